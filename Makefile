@@ -1,0 +1,38 @@
+# Two commands for a fresh machine: `make sync` and `make test`. Each sets up what it needs in .venv.
+PYTHON ?= python3.12
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: sync check test test-fast lint bench clean
+
+$(STAMP)-tool: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --editable .
+	touch $@
+
+$(STAMP)-test: $(STAMP)-tool
+	$(PIP) install --quiet --editable '.[dev,proof]'
+	touch $@
+
+sync: $(STAMP)-tool
+	$(BIN)/porter sync
+
+check: $(STAMP)-tool
+	$(BIN)/porter check
+
+test: $(STAMP)-test
+	$(BIN)/porter check
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)-test
+	$(BIN)/ruff check porter overrides tests benchmarks
+	$(BIN)/black --check --quiet porter overrides tests benchmarks
+	$(BIN)/mypy
+
+bench: $(STAMP)-test
+	$(BIN)/python benchmarks/analysis.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,313 @@
+"""The command line: parse, call, print, exit code. Everything is decided elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from porter import __version__
+from porter.errors import PorterError, UsageError
+
+app = typer.Typer(
+    name="porter",
+    help="Reads DeepInfer and its vendor packages, emits their Neuron backend, and says exactly what changed.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class FindingFormat(StrEnum):
+    """Output formats of findings."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
+class DriftFormat(StrEnum):
+    """Output formats of drift."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+Project = Annotated[Path, typer.Option("--project", metavar="FOLDER", help="Folder of porter.toml, or one below it.")]
+Upstream = Annotated[Path | None, typer.Option("--upstream", metavar="PATH", help="Read DeepInfer from this checkout instead of the pinned release.")]
+Vendor = Annotated[list[str] | None, typer.Option("--vendor", metavar="NAME=PATH", help="Read this vendor package from a folder; may be given several times.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Use the cache alone, never the network.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Emit here instead of porter.toml's [output] folder.")]
+Enable = Annotated[list[str] | None, typer.Option("--enable", metavar="FEATURE", help="Turn a feature on for this run (`all` for every one); may be given several times.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"porter {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False) -> None:
+    """Reads DeepInfer and its vendor packages, emits their Neuron backend, and says exactly what changed.
+
+    Exit codes: 0 clean, 1 drift or findings, 2 usage or configuration, 3 unreadable upstream or a fault of porter's own.
+    """
+
+
+def _config(project: Path, enable: list[str] | None = None):  # type: ignore[no-untyped-def]
+    from porter.config import find_config, load_config
+
+    return load_config(find_config(project.absolute())).with_features(tuple(enable or ()))
+
+
+def _request(upstream: Path | None, vendor: list[str] | None, offline: bool):  # type: ignore[no-untyped-def]
+    from porter.upstream import Request
+
+    folders: dict[str, Path] = {}
+    for text in vendor or ():
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise UsageError(f"--vendor {text!r} is not of the form NAME=PATH", fix="write for example --vendor deep_gemm=../DeepGEMM")
+        folders[name] = Path(path)
+    return Request(upstream, folders, offline)
+
+
+def _progress():  # type: ignore[no-untyped-def]
+    from porter.sources.progress import progress_for
+
+    return progress_for()
+
+
+@app.command(epilog="Examples:  porter sync   |   porter sync --upstream ../deepinfer --dry-run --diff   |   porter sync --offline --enable mtp")
+def sync(
+    project: Project = Path(),
+    upstream: Upstream = None,
+    vendor: Vendor = None,
+    offline: Offline = False,
+    out: Out = None,
+    enable: Enable = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, write nothing.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show the differences of emitted files.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite generated files that were edited by hand.")] = False,
+) -> None:
+    """Read the upstream, emit the backend, write porter.lock. Only what changed is written."""
+    from porter.findings import Report
+    from porter.report import findings as report
+    from porter.report import status
+    from porter.sync import sync as run
+
+    config = _config(project, enable)
+    result = run(config, _request(upstream, vendor, offline), out=out, dry_run=dry_run, force=force, want_texts=diff, progress=_progress())
+    if diff:
+        typer.echo(_differences(result.texts), nl=False)
+    changes = result.changes
+    target = (out or config.out_path).name
+    if changes.any or result.lock_changed:
+        verb = "would write" if dry_run else "wrote"
+        typer.echo(
+            f"{verb} {len(changes.created) + len(changes.changed)} files in {target}/ "
+            f"({len(changes.created)} new, {len(changes.changed)} changed, {len(changes.removed)} removed)"
+            + (f"; porter.lock {'would change' if dry_run else 'changed'}" if result.lock_changed else "")
+        )
+    else:
+        typer.echo("nothing changed")
+    typer.echo(status.text(result.plan), nl=False)
+    found = Report.of(result.plan.findings)
+    if found.findings:
+        typer.echo(report.text(found), nl=False)
+    raise typer.Exit(max(found.exit_code, 1 if dry_run and (changes.any or result.lock_changed) else 0))
+
+
+def _differences(texts):  # type: ignore[no-untyped-def]
+    import difflib
+
+    out: list[str] = []
+    for path, (old, new) in texts.items():
+        before, after = (side.decode("utf-8", "replace").splitlines(keepends=True) for side in (old, new))
+        out.extend(difflib.unified_diff(before, after, f"a/{path}", f"b/{path}"))
+    return "".join(line if line.endswith("\n") else line + "\n" for line in out)
+
+
+@app.command(epilog="Examples:  porter check   |   porter check --format sarif > porter.sarif   |   porter check --upstream ../deepinfer")
+def check(
+    project: Project = Path(),
+    out: Out = None,
+    enable: Enable = None,
+    format: Annotated[FindingFormat, typer.Option("--format", help="How to print findings.")] = FindingFormat.TEXT,
+    upstream: Upstream = None,
+    vendor: Vendor = None,
+    offline: Offline = False,
+) -> None:
+    """Check that the emitted tree is current and every override fresh. Needs neither network nor upstream."""
+    from porter.check import check as run
+    from porter.findings import Report
+    from porter.report import findings as report
+
+    config = _config(project, enable)
+    result = run(config, out=out)
+    if upstream is not None or vendor:
+        from porter.check import upstream_findings
+
+        request = _request(upstream, vendor, offline)
+        result = Report.of([*result.findings, *upstream_findings(config, request, progress=_progress())])
+    typer.echo(report.FORMATS[format](result), nl=False)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command(epilog="Examples:  porter status   |   porter status --names   |   porter status --json")
+def status(
+    project: Project = Path(),
+    enable: Enable = None,
+    names: Annotated[bool, typer.Option("--names", help="List every factory and every vendor name that the engine uses.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Count what is implemented, excluded, pending and stale."""
+    from porter.report import status as report
+
+    plan = _plan(_config(project, enable))[1]
+    typer.echo(report.as_json(plan) if json else report.text(plan, names=names), nl=False)
+
+
+def _plan(config):  # type: ignore[no-untyped-def]
+    from porter.lock import read_lock
+    from porter.overrides import load_overrides
+    from porter.plan import make_plan
+
+    lock = read_lock(config.lock_path)
+    overrides = load_overrides(config.overrides_path)
+    return lock, make_plan(config, lock, overrides), overrides
+
+
+@app.command(epilog="Examples:  porter diff --upstream ../deepinfer   |   porter diff --vendor tile_kernels=../TileKernels --format markdown")
+def diff(
+    project: Project = Path(),
+    upstream: Upstream = None,
+    vendor: Vendor = None,
+    offline: Offline = False,
+    format: Annotated[DriftFormat, typer.Option("--format", help="How to print the changes.")] = DriftFormat.TEXT,
+) -> None:
+    """Say what an upstream changed against porter.lock, one row a symbol. Exit 1 when there is any change."""
+    from porter.check import upstream_changes
+    from porter.report import drift as report
+
+    config = _config(project)
+    changes = upstream_changes(config, _request(upstream, vendor, offline), progress=_progress())
+    typer.echo(report.FORMATS[format](changes), nl=False)
+    raise typer.Exit(1 if changes else 0)
+
+
+@app.command(epilog="Examples:  porter sources   |   porter sources --json --offline")
+def sources(
+    project: Project = Path(),
+    upstream: Upstream = None,
+    vendor: Vendor = None,
+    offline: Offline = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show each source's name, version, digest and unpacked path, fetching what is missing."""
+    from json import dumps
+
+    from porter.sync import known_lock
+    from porter.upstream import resolve_sources
+
+    config = _config(project)
+    found = resolve_sources(config, _request(upstream, vendor, offline), known_lock(config), progress=_progress())
+    if json:
+        rows = [
+            {"name": name, "version": s.version, "kind": str(s.kind), "filename": s.filename, "sha256": s.sha256, "path": str(s.root)}
+            for name, s in found.items()
+        ]
+        typer.echo(dumps({"version": 1, "sources": rows}, indent=1))
+        return
+    for name, source in found.items():
+        typer.echo(f"{name:<13} {source.version:<20} {source.sha256[:16]}  {source.root}")
+
+
+@app.command(epilog="Examples:  porter new norm_tl   |   porter new deep_gemm.fp8_einsum")
+def new(
+    symbol: Annotated[str, typer.Argument(help="Upstream name: an id, a public alias, or a unique last part.")],
+    project: Project = Path(),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the file instead of writing it.")] = False,
+) -> None:
+    """Write the skeleton of an override: signature, contract, call sites and reference in its docstring."""
+    from porter.pins import find_symbol
+    from porter.skeleton import make_skeleton, write_skeleton
+
+    config = _config(project)
+    lock, _, overrides = _plan(config)
+    skeleton = make_skeleton(config, lock, overrides, find_symbol(lock, symbol))
+    if dry_run:
+        typer.echo(skeleton.text, nl=False)
+        return
+    write_skeleton(config, lock, overrides, skeleton)
+    typer.echo(f"wrote {skeleton.path.relative_to(config.root)}: write {skeleton.symbol.qualname} there, then run `porter sync`")
+
+
+@app.command(epilog='Examples:  porter ack norm_tl --reason "only the tiling changed"   |   porter ack --all --reason "first review"')
+def ack(
+    symbols: Annotated[list[str] | None, typer.Argument(help="Upstream names.")] = None,
+    project: Project = Path(),
+    reason: Annotated[str, typer.Option("--reason", help="What was reviewed.")] = "",
+    all: Annotated[bool, typer.Option("--all", help="Every override that has no pin yet.")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Remove pins of names that upstream dropped.")] = False,
+) -> None:
+    """Say that an override was reviewed against upstream's body of today."""
+    from porter import pins
+
+    config = _config(project)
+    lock, plan, overrides = _plan(config)
+    if bool(symbols) == all:
+        raise UsageError("name symbols, or pass --all", fix='porter ack SYMBOL --reason "..."')
+    if drop:
+        done = pins.drop(config, overrides, symbols or ())
+        typer.echo(f"dropped {len(done)} pin{'s' if len(done) != 1 else ''}")
+        return
+    chosen = pins.unpinned(plan) if all else [pins.find_symbol(lock, name) for name in symbols or ()]
+    done = pins.acknowledge(config, lock, plan, overrides, chosen, reason)
+    typer.echo(f"pinned {len(done)} override{'s' if len(done) != 1 else ''}")
+
+
+def main() -> NoReturn:
+    """Entry point: errors become one message, the fix, and the exit code of their class."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Exit as error:
+        sys.exit(error.exit_code)
+    except typer.Abort:
+        sys.exit(130)
+    except PorterError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        usage = _usage(error)
+        if usage is not None:
+            usage()
+            sys.exit(2)
+        import traceback
+
+        traceback.print_exc()
+        typer.echo(f"porter: internal fault: {type(error).__name__}: {error}\n  fix: report it with the lines above", err=True)
+        sys.exit(3)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: Exception) -> Callable[[], None] | None:
+    """click's own way of showing a usage error, where it is one."""
+    show = getattr(error, "show", None)
+    return show if callable(show) and hasattr(error, "exit_code") else None
+
+
+def _fail(error: PorterError) -> NoReturn:
+    typer.echo(f"porter: {error.render()}", err=True)
+    if error.fix:
+        typer.echo(f"  fix: {error.fix}", err=True)
+    sys.exit(error.exit_code)

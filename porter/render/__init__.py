@@ -1,0 +1,1 @@
+"""Text of every emitted file, from the plan."""

@@ -1,0 +1,1 @@
+"""Findings, plans and drift in the forms that people and machines read."""

@@ -1,0 +1,1 @@
+"""Reading an upstream: what it offers, as data. Nothing here executes or imports the upstream."""
