@@ -141,7 +141,8 @@ class Flow:
 
     A *value* is text: alternatives joined by spaces, each ``name`` (own parameter), ``@name`` (function defined inside),
     ``#2`` or ``#2.0`` (result of ``calls[2]``, or its first item), ``:a.b`` (name from outside), ``%copy`` (TileLang
-    operation); a ``^`` in front leads one function further out. ``value!method`` as a callee is a method of a value.
+    operation), ``=True`` (constant); a ``^`` in front leads one function further out. ``value!method`` as a callee is a method
+    of a value. What happens under ``if flag`` or ``if not flag`` on a parameter ends in ``?flag`` or ``?-flag``.
 
     ``parameters``: names in order, ``*``, ``*rest`` and ``**more`` as Python writes them.
     ``written``: values that this body may write itself. ``unknown``: values handed to something that cannot be followed,
@@ -250,7 +251,8 @@ class ImportFacts:
 
     ``module`` is the dotted path as written, relative dots kept (``..common``). ``name`` is the imported attribute,
     "*" for a star import, "" for ``import module``. ``bound`` is the name bound here ("" for a star).
-    ``guard``: "", "try", "except", "if <condition>", "else <condition>" or "TYPE_CHECKING".
+    ``guard``: "", "try", "except", "if <condition>", "else <condition>" or "TYPE_CHECKING"; nested ones
+    are joined by " / ". ``explicit``: written ``import x as x`` or ``from m import x as x``, which offers the name on.
     """
 
     module: str
@@ -258,6 +260,7 @@ class ImportFacts:
     bound: str
     line: int
     guard: str = ""
+    explicit: bool = False
 
 
 @dataclass(frozen=True)
@@ -266,7 +269,7 @@ class ModuleFacts:
 
     ``exports`` is the literal ``__all__`` (None when absent or not a literal: then ``exports_text`` holds its text);
     ``deleted`` the names deleted again at module level. ``references``: dotted names that loose module-level statements
-    (calls, conditions, assignments into something) load. ``opaque``: module-level constructs that bind names in a way that
+    (calls, conditions, assignments into something) load. ``exports_line``: where ``__all__`` was last set. ``opaque``: module-level constructs that bind names in a way that
     was not understood, each ``line: what``.
     """
 
@@ -283,6 +286,7 @@ class ModuleFacts:
     future_annotations: bool = False
     references: tuple[str, ...] = ()
     opaque: tuple[str, ...] = ()
+    exports_line: int = 0
 
 
 @dataclass(frozen=True)
@@ -382,6 +386,9 @@ class Module:
     ``extension``: True for a module that exists in C++ only.
     ``names``: what the root names used in this module's signatures, bases and values stand for, as (bound name, absolute
     dotted target); only names bound by an import.
+    ``reachable``: names of this source that the module imports for its own use and does not offer on (in a plain module
+    without ``__all__``); code elsewhere may import them from here all the same. ``foreign``: names of other packages that
+    it does offer on (in ``__all__``, in an ``__init__``, or ``import x as x``), ``target`` being their dotted path.
     """
 
     name: str
@@ -392,6 +399,8 @@ class Module:
     exports_all: tuple[str, ...] | None = None
     extension: bool = False
     names: tuple[tuple[str, str], ...] = ()
+    reachable: tuple[Export, ...] = ()
+    foreign: tuple[Export, ...] = ()
 
 
 @dataclass(frozen=True)

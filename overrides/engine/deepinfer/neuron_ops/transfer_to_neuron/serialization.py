@@ -1,0 +1,48 @@
+"""``torch.load``: ``map_location``, and storages that were saved on CUDA."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import serialization as torch_serialization
+
+from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend
+from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher
+
+_BEFORE_CUDA = 5
+"""Priority of our tag reader; torch's own CUDA reader has 20."""
+
+
+def patch(patcher: Patcher, backend: Backend) -> None:
+    """Wrap ``torch.load`` and read storages tagged ``cuda`` onto the target."""
+    load = torch.load
+
+    @functools.wraps(load)
+    def mapped_load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return load(f, backend.map_device(map_location), *args, **kwargs)
+
+    patcher.set(torch, "load", mapped_load)
+    patcher.set(torch_serialization, "load", mapped_load)
+
+    def restore(storage: Any, location: str) -> Any:
+        if not location.startswith("cuda"):
+            return None
+        return storage if backend.target == "cpu" else _to_device(storage, backend)
+
+    before = list(torch_serialization._package_registry)
+    torch_serialization.register_package(_BEFORE_CUDA, lambda storage: None, restore)
+    added = [entry for entry in torch_serialization._package_registry if entry not in before]
+
+    def undo() -> None:
+        for entry in added:
+            torch_serialization._package_registry.remove(entry)
+
+    patcher.on_restore(undo)
+
+
+def _to_device(storage: torch.UntypedStorage, backend: Backend) -> torch.UntypedStorage:
+    flat = torch.empty(0, dtype=torch.uint8)
+    flat.set_(storage)
+    return flat.to(backend.device(None)).untyped_storage()

@@ -1,0 +1,1 @@
+"""Name holder for FlashAttention, which only the vision tower uses."""

@@ -1,0 +1,1 @@
+"""Name holder for FlashAttention's CuTe kernels."""

@@ -1,0 +1,22 @@
+"""RMS normalisation of rows in fp32, shared by the norm and the fused transform kernels."""
+
+from __future__ import annotations
+
+import torch
+
+
+def normalise(x: torch.Tensor, weight: torch.Tensor, eps: float, out_scale: float = 1.0) -> torch.Tensor:
+    """``x / sqrt(mean(x**2) + eps) * (weight * out_scale)`` over the last axis, before the rounding to the output dtype.
+
+    ``x``: [..., d] bf16 or fp32. ``weight``: [d], same dtype. Returns a new fp32 tensor [..., d].
+    The product is rounded to bf16 once, by the caller, as on Ascend; upstream's reference also rounds before the weight.
+    """
+    # fp32 rows keep an fp32 result to its last bits, which sums and products in fp32 lose.
+    wide = torch.float64 if x.dtype == torch.float32 else torch.float32
+    rows = x.to(wide)
+    length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    rstd = (length * length).div_(x.shape[-1]).add_(eps).rsqrt_()
+    factor = weight.to(wide)
+    if out_scale != 1.0:
+        factor.mul_(out_scale)
+    return rows.mul_(rstd).mul_(factor).to(torch.float32)

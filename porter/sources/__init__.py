@@ -1,0 +1,1 @@
+"""Where the upstream is: distributions and folders, found, checked and unpacked; never built, never imported."""

@@ -1,0 +1,150 @@
+"""What one function has to do with TileLang: is it a factory, a macro, a helper; which kernels, which writes.
+
+A factory is a function that gives a kernel: decorated with ``tilelang.jit`` under any import alias (bare or called, stacked
+with autotune or staticmethod), named ``*_tl``, or a plain function that gives back a prim_func or a closure over a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import libcst as cst
+
+from porter.surface.contract import ContractReader, LineOf, Reading
+from porter.surface.model import Contract, Flow, KernelArgument
+from porter.surface.tilelang_flow import FlowReader
+from porter.surface.tilelang_names import FACTORY_DECORATORS, KERNEL_DECORATORS, MACRO_DECORATORS, Dialect, canonical, dialect_of, imported
+
+FACTORY_SUFFIX = "_tl"
+_UNINTERESTING = ("test_", "bench_", "benchmark_")
+
+
+@dataclass(frozen=True)
+class TilelangFacts:
+    """``factory``: gives a kernel. ``macro``: T.macro or T.prim_func at module level. ``contract``: its kernels.
+
+    ``flow``: what it does to what it is given. ``skip``: nodes that the contract holds and the body digest leaves out.
+    """
+
+    factory: bool = False
+    macro: bool = False
+    contract: Contract | None = None
+    flow: Flow | None = None
+    skip: tuple[cst.CSTNode, ...] = ()
+
+
+def describe(function: cst.FunctionDef, module: cst.Module, line_of: Callable[[cst.CSTNode], int]) -> TilelangFacts | None:
+    """Facts of a top-level function or method; None when it has nothing to do with TileLang.
+
+    Parameters:
+        function: a function or method of ``module``.
+        module: the whole file, for its imports.
+        line_of: 1-based line of a node; asked only for what is not understood.
+    """
+    dialect = dialect_of(module)
+    named = function.name.value.endswith(FACTORY_SUFFIX)
+    if not (dialect.speaks or named):
+        return None
+    own = _local_imports(function)
+    if own:
+        dialect = Dialect({**dialect.names, **own}, dialect.packages)
+    paths = {dialect.of(decorator.decorator) for decorator in function.decorators}
+    jit = bool(paths & FACTORY_DECORATORS)
+    if jit or named:
+        return _factory(function, dialect, line_of, jit=jit)
+    if paths & KERNEL_DECORATORS:
+        return _prim_func(function, dialect, line_of)
+    if paths & MACRO_DECORATORS:
+        return TilelangFacts(macro=True, flow=FlowReader(function, dialect, line_of).flow(_no_arguments))
+    return _plain(function, module, dialect, line_of)
+
+
+def _factory(function: cst.FunctionDef, dialect: Dialect, line_of: LineOf, *, jit: bool) -> TilelangFacts:
+    reader = FlowReader(function, dialect, line_of)
+    reading = ContractReader(function, dialect, line_of, reader.path_of).factory(jit=jit)
+    flow = reader.flow(_arguments_of(reading), tracked=reading.eager)
+    return TilelangFacts(factory=True, contract=_contract(reading, flow), flow=flow, skip=tuple(reading.skip))
+
+
+def _prim_func(function: cst.FunctionDef, dialect: Dialect, line_of: LineOf) -> TilelangFacts:
+    reader = FlowReader(function, dialect, line_of)
+    reading = ContractReader(function, dialect, line_of, reader.path_of).single()
+    flow = reader.flow(_arguments_of(reading))
+    return TilelangFacts(macro=True, contract=_contract(reading, flow), flow=flow)
+
+
+def _plain(function: cst.FunctionDef, module: cst.Module, dialect: Dialect, line_of: LineOf) -> TilelangFacts | None:
+    defines = _defines_functions(function.body)
+    if function.name.value.startswith(_UNINTERESTING) and not defines:
+        return None
+    reader = FlowReader(function, dialect, line_of)
+    if not defines:
+        return TilelangFacts(flow=reader.flow(_no_arguments))
+    contracts = ContractReader(function, dialect, line_of, reader.path_of)
+    reading, factory = contracts.plain(lambda node: reader.calls_any(node, _kernel_makers(module)))
+    flow = reader.flow(_arguments_of(reading), tracked=frozenset() if factory else None)
+    contract = _contract(reading, flow) if reading.kernels or reading.opaque else None
+    return TilelangFacts(factory=factory, contract=contract, flow=flow, skip=tuple(reading.skip) if contract is not None else ())
+
+
+def _contract(reading: Reading, flow: Flow) -> Contract:
+    return Contract(tuple(reading.kernels), reading.out_idx, tuple(reading.opaque), flow)
+
+
+def _no_arguments(_node: cst.CSTNode) -> Sequence[KernelArgument]:
+    return ()
+
+
+def _arguments_of(reading: Reading) -> Callable[[cst.CSTNode], Sequence[KernelArgument]]:
+    rows = {node: kernel.arguments for kernel, node in zip(reading.kernels, reading.nodes, strict=True) if node is not None}
+    return lambda node: rows.get(node, ())  # type: ignore[call-overload]
+
+
+@lru_cache(maxsize=4)
+def _kernel_makers(module: cst.Module) -> frozenset[str]:
+    """Names of the module's own factories."""
+    dialect = dialect_of(module)
+    return frozenset(
+        statement.name.value
+        for statement in module.body
+        if isinstance(statement, cst.FunctionDef)
+        and (
+            statement.name.value.endswith(FACTORY_SUFFIX)
+            or any(dialect.of(decorator.decorator) in FACTORY_DECORATORS for decorator in statement.decorators)
+        )
+    )
+
+
+def _statements(suite: cst.BaseSuite) -> Iterator[cst.BaseStatement | cst.BaseSmallStatement]:
+    """Every statement of a suite and of its blocks, nested functions' bodies left out."""
+    for statement in suite.body:
+        yield statement
+        if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+            continue
+        pending: list[object] = [statement]
+        while pending:
+            part = pending.pop()
+            body = getattr(part, "body", None)
+            if isinstance(body, cst.BaseSuite):
+                yield from _statements(body)
+            for name in ("orelse", "finalbody"):
+                if isinstance(getattr(part, name, None), cst.CSTNode):
+                    pending.append(getattr(part, name))
+            pending.extend(getattr(part, "handlers", ()))
+            pending.extend(getattr(part, "cases", ()))
+
+
+def _defines_functions(suite: cst.BaseSuite) -> bool:
+    return any(isinstance(statement, cst.FunctionDef) for statement in _statements(suite))
+
+
+def _local_imports(function: cst.FunctionDef) -> dict[str, str]:
+    """TileLang names that the function imports itself."""
+    found: dict[str, str] = {}
+    for statement in _statements(function.body):
+        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+            if isinstance(small, (cst.Import, cst.ImportFrom)):
+                found.update((local, canonical(path)) for local, path in imported(small) if path.split(".")[0] == "tilelang")
+    return found

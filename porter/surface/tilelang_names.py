@@ -1,0 +1,141 @@
+"""Which names of a module stand for TileLang.
+
+TileLang is imported under many names (``import tilelang.language as T``, ``from tilelang.ascend.language import simd as
+S``, ``from tilelang import jit``). A ``Dialect`` maps the names of one module to canonical paths: ``T.copy`` for a name of
+any of TileLang's languages (``T.simd.vsts``, ``T.tile.add``), ``tilelang.jit`` for one of its tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import libcst as cst
+
+from porter.surface.tilelang_text import dotted_of
+
+LANGUAGE = "T"
+FACTORY_DECORATORS = frozenset({"tilelang.jit", "tilelang.lazy_jit", "T.jit", "T.lazy_jit"})
+KERNEL_DECORATORS = frozenset({"T.prim_func", "tilelang.prim_func"})
+MACRO_DECORATORS = frozenset({"T.macro", "T.inline", "tilelang.macro"})
+_TOOLS = frozenset({"jit", "lazy_jit", "autotune", "compile", "par_compile", "prim_func", "macro"})
+# Names that TileLang code gives the language by custom, believed where a star import or a project's own module brings them.
+_CUSTOMARY = {"T": "T", "S": "T.simd", "tilelang": "tilelang"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """TileLang's names in one module.
+
+    ``names``: local name to canonical path. ``packages``: other imported local names to the dotted path they stand for.
+    """
+
+    names: Mapping[str, str]
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def speaks(self) -> bool:
+        """Does the module know TileLang at all?"""
+        return bool(self.names)
+
+    def resolve(self, dotted: str) -> str | None:
+        """Canonical path of a dotted name as written, None where it is not TileLang's."""
+        root, _, rest = dotted.partition(".")
+        base = self.names.get(root)
+        if base is None:
+            return None
+        return canonical(f"{base}.{rest}") if rest else base
+
+    def of(self, node: cst.CSTNode) -> str | None:
+        """``resolve`` of an expression; a call stands for what it calls."""
+        dotted = dotted_of(node.func if isinstance(node, cst.Call) else node)
+        return None if dotted is None else self.resolve(dotted)
+
+
+def canonical(path: str) -> str:
+    """``T.x`` for a name of a language, ``tilelang.x`` for a tool, else the path itself."""
+    if not path.startswith("tilelang"):
+        return path
+    parts = path.split(".")
+    if "language" in parts[:3]:
+        return ".".join([LANGUAGE, *parts[parts.index("language") + 1 :]])
+    if parts[-1] in _TOOLS:
+        return f"tilelang.{parts[-1]}"
+    return path
+
+
+@lru_cache(maxsize=4)
+def dialect_of(module: cst.Module) -> Dialect:
+    """TileLang's names as the module-level imports and plain aliases bind them."""
+    names: dict[str, str] = {}
+    packages: dict[str, str] = {}
+    stars = False
+    for statement in _small_statements(module.body):
+        if isinstance(statement, (cst.Import, cst.ImportFrom)):
+            stars |= isinstance(statement, cst.ImportFrom) and isinstance(statement.names, cst.ImportStar)
+            for local, path in imported(statement):
+                if path.split(".")[0] == "tilelang":
+                    names[local] = canonical(path)
+                elif local in _CUSTOMARY and path.startswith(".") and path.rpartition(".")[2] == local:
+                    names[local] = _CUSTOMARY[local]
+                else:
+                    packages[local] = path
+                    names.pop(local, None)
+        elif names and isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0].target
+            found = _alias(Dialect(names, packages), statement.value)
+            if isinstance(target, cst.Name) and found is not None:
+                names[target.value] = found
+    if stars and not any(path == LANGUAGE for path in names.values()):
+        names.update((name, path) for name, path in _CUSTOMARY.items() if name not in packages and name not in names)
+    return Dialect(names, packages)
+
+
+def _alias(dialect: Dialect, value: cst.BaseExpression) -> str | None:
+    """Canonical path that ``name = value`` gives a name: an alias, or a decorator made from TileLang's."""
+    if isinstance(value, (cst.Name, cst.Attribute)):
+        return dialect.of(value)
+    if isinstance(value, cst.Call):
+        path = dialect.of(value)
+        if path in FACTORY_DECORATORS:
+            return path
+        called = dotted_of(value.func)
+        if called in ("partial", "functools.partial") and value.args:
+            path = dialect.of(value.args[0].value)
+            return path if path in FACTORY_DECORATORS else None
+    return None
+
+
+def imported(statement: cst.Import | cst.ImportFrom) -> Iterator[tuple[str, str]]:
+    """(local name, dotted path) of each name an import binds; relative dots are kept, a star binds none."""
+    if isinstance(statement, cst.Import):
+        for alias in statement.names:
+            path = dotted_of(alias.name) or ""
+            if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
+                yield alias.asname.name.value, path
+            else:
+                yield path.partition(".")[0], path.partition(".")[0]
+        return
+    if isinstance(statement.names, cst.ImportStar):
+        return
+    base = "." * len(statement.relative) + (dotted_of(statement.module) or "" if statement.module is not None else "")
+    for alias in statement.names:
+        name = dotted_of(alias.name) or ""
+        local = alias.asname.name.value if alias.asname is not None and isinstance(alias.asname.name, cst.Name) else name
+        yield local, base + name if base.endswith(".") else f"{base}.{name}"
+
+
+def _small_statements(body: Sequence[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    """Module-level small statements, those under ``if``, ``try`` and ``with`` included."""
+    for statement in body:
+        if isinstance(statement, cst.SimpleStatementLine):
+            yield from statement.body
+        elif isinstance(statement, (cst.If, cst.Try, cst.TryStar, cst.With, cst.Else, cst.Finally, cst.ExceptHandler)):
+            yield from _small_statements(statement.body.body)
+            for name in ("handlers", "orelse", "finalbody"):
+                part = getattr(statement, name, None)
+                if isinstance(part, cst.CSTNode):
+                    yield from _small_statements([part])
+                elif part:
+                    yield from _small_statements(part)

@@ -1,0 +1,120 @@
+"""``pytest --pyargs porter.verify``: upstream's tests on the emitted backend, under the caller's own pytest flags.
+
+A small pytest plugin, loaded through porter's ``pytest11`` entry point or ``-p porter.verify.entry``. It does nothing
+unless the command line names this package. Then the outer pytest only builds the throw-away tree and hands the command
+line, but for the place and porter's own options, to a pytest process that runs in that tree under
+``porter.verify.plugin``. What to verify comes from ``--porter-options=FILE``, a JSON object with the fields of
+``api.VerifyOptions``, and from the options below, which win over it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_PATHS = ("upstream", "overlay", "overrides", "masks", "catalogue", "shrinks", "workspace")
+_OPTIONS = (
+    ("options", "FILE", "JSON object with the fields of porter.verify.api.VerifyOptions"),
+    ("upstream", "FOLDER", "unpacked deepinfer"),
+    ("overlay", "FOLDER", "the emitted tree"),
+    ("overrides", "FOLDER", "hand-written bodies to judge in place of an emitted tree"),
+    ("masks", "FILE", "JSON file of write masks"),
+    ("flavour", "npu|gpu", "which of is_npu and is_gpu the platform reports"),
+    ("device", "DEVICE", "torch device under test"),
+    ("args", "ARGUMENTS", "arguments that only the inner pytest knows, such as upstream's --seed"),
+)
+_FLAGS = (("full", "upstream's own sizes, under caps"),)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("porter", "porter verify (give values with =)")
+    for name, metavar, text in _OPTIONS:
+        group.addoption(f"--porter-{name}", metavar=metavar, default=None, help=text)
+    for name, text in _FLAGS:
+        group.addoption(f"--porter-{name}", action="store_true", default=None, help=text)
+
+
+def read_options(config: pytest.Config) -> Any:
+    """``VerifyOptions`` from the command line.
+
+    Raises:
+        UsageError: unreadable file, unknown field, or no upstream named.
+    """
+    from porter.errors import UsageError
+    from porter.verify.api import VerifyOptions
+
+    data: dict[str, Any] = {}
+    file = config.getoption("--porter-options")
+    if file is not None:
+        try:
+            data = dict(json.loads(Path(file).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(f"cannot be read: {error}", path=str(file)) from error
+    for name in ("upstream", "overlay", "overrides", "masks", "flavour", "device", "full"):
+        value = config.getoption(f"--porter-{name}")
+        if value is not None:
+            data[name] = value
+    if "upstream" not in data:
+        raise UsageError("no upstream named", fix="--porter-upstream=FOLDER, or --porter-options=FILE")
+    for name in _PATHS:
+        if isinstance(data.get(name), str):
+            data[name] = Path(data[name])
+    data["paths"] = tuple(Path(path) for path in data.get("paths", ()))
+    for name in ("select", "files", "pytest_args"):
+        if data.get(name) is not None:
+            data[name] = tuple(data[name])
+    try:
+        return VerifyOptions(**data)
+    except TypeError as error:
+        raise UsageError(f"unknown field: {error}", path=str(file)) from error
+
+
+def inner_arguments(arguments: Sequence[str], here: Path) -> list[str] | None:
+    """The caller's arguments for the inner pytest, None when they do not name this package.
+
+    Taken out: the package (by module name or path), ``--pyargs``, and porter's own options.
+    """
+    valued = {f"--porter-{name}" for name, _, _ in _OPTIONS}
+    flags = {f"--porter-{name}" for name, _ in _FLAGS}
+    kept: list[str] = []
+    asked = False
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, _ = argument.partition("=")
+        if argument == "porter.verify" or (not argument.startswith("-") and Path(argument).resolve() == here):
+            asked = True
+        elif name in valued:
+            if not equals:
+                next(rest, None)
+        elif argument not in flags and argument != "--pyargs":
+            kept.append(argument)
+    return kept if asked else None
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    extra = inner_arguments(list(config.invocation_params.args), Path(__file__).resolve().parent)
+    if extra is None or config.getoption("help", False):
+        return None
+    from porter.errors import PorterError
+    from porter.verify.api import prepare, process_environment, pytest_command
+
+    extra += shlex.split(config.getoption("--porter-args") or "")
+    try:
+        options = read_options(config)
+        with prepare(options) as prepared:
+            cache = config.rootpath / ".pytest_cache"
+            command = pytest_command(prepared, ["-o", f"cache_dir={cache}", *options.pytest_args, *extra])
+            environment = process_environment(prepared.session_path, options.threads, 1)
+            return subprocess.run(command, cwd=config.invocation_params.dir, env=environment, check=False).returncode
+    except PorterError as error:
+        print(f"{error.code}: {error.render()}", file=sys.stderr)
+        if error.fix:
+            print(f"fix: {error.fix}", file=sys.stderr)
+        return error.exit_code
