@@ -180,38 +180,52 @@ def _copies(overrides: Overrides) -> tuple[CopiedFile, ...]:
     return tuple(rows)
 
 
+class _Patterns[T]:
+    """Rows of porter.toml by pattern; exact names are looked up, the others tried one by one."""
+
+    def __init__(self, rows: Iterable[tuple[str, str, T]]) -> None:
+        self.exact: dict[str, list[tuple[str, str, T]]] = {}
+        self.wild: list[tuple[str, str, T]] = []
+        for row in rows:
+            if any(sign in row[1] for sign in "*?["):
+                self.wild.append(row)
+            else:
+                self.exact.setdefault(row[1], []).append(row)
+
+    def matches(self, symbol: Symbol) -> list[tuple[str, str, T]]:
+        """Every (table, pattern, row) that names the symbol by its id or an alias."""
+        names = (symbol.id, *symbol.aliases)
+        found = [row for name in names for row in self.exact.get(name, ())]
+        found.extend(row for row in self.wild if any(fnmatchcase(name, row[1]) for name in names))
+        return found
+
+
 class _Classifier:
     """Features and pending rows of porter.toml, remembering which patterns matched."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.matched: set[tuple[str, str]] = set()
-        self.shadowed: dict[str, str] = {}
+        self.features = _Patterns((f"features.{f.name}", pattern, f) for f in config.features for pattern in f.symbols)
+        self.rows = _Patterns(("pending", pattern, row) for row in config.pending for pattern in row.symbols)
 
-    def feature(self, symbol: Symbol, owner: Symbol | None = None) -> tuple[str, str] | None:
-        """The first feature that is off and names this symbol (or its class), with its reason."""
-        found = None
-        for feature in self.config.features:
-            for pattern in feature.symbols:
-                if _matches(pattern, symbol) or (owner is not None and _matches(pattern, owner)):
-                    self.matched.add((f"features.{feature.name}", pattern))
-                    if not feature.enabled and found is None:
-                        found = (feature.name, feature.reason)
-        return found
+    def feature(self, symbol: Symbol) -> tuple[str, str] | None:
+        """The first feature (in porter.toml's order) that is off and names this symbol, with its reason."""
+        found = self.features.matches(symbol)
+        self.matched.update(row[:2] for row in found)
+        off = [feature for _, _, feature in found if not feature.enabled]
+        first = min(off, key=self.config.features.index, default=None)
+        return (first.name, first.reason) if first else None
 
     def in_feature(self, symbol: Symbol) -> bool:
         """True when a feature names the symbol, on or off."""
-        return any(_matches(pattern, symbol) for feature in self.config.features for pattern in feature.symbols)
+        return bool(self.features.matches(symbol))
 
     def pending(self, symbol: Symbol) -> str | None:
         """The reason under which a symbol is listed as pending."""
-        reason = None
-        for row in self.config.pending:
-            for pattern in row.symbols:
-                if _matches(pattern, symbol):
-                    self.matched.add(("pending", pattern))
-                    reason = reason or row.reason or "listed in porter.toml"
-        return reason
+        found = self.rows.matches(symbol)
+        self.matched.update(row[:2] for row in found)
+        return next((row.reason or "listed in porter.toml" for _, _, row in found), None)
 
     def unmatched(self) -> Iterator[tuple[str, str]]:
         """(table, pattern) of every pattern that matched nothing."""
@@ -223,12 +237,6 @@ class _Classifier:
             for pattern in row.symbols:
                 if ("pending", pattern) not in self.matched:
                     yield "pending", pattern
-
-
-def _matches(pattern: str, symbol: Symbol) -> bool:
-    if "*" not in pattern and "?" not in pattern and "[" not in pattern:
-        return pattern == symbol.id or pattern in symbol.aliases
-    return fnmatchcase(symbol.id, pattern) or any(fnmatchcase(alias, pattern) for alias in symbol.aliases)
 
 
 def _definition(file: OverrideFile | None, name: str) -> FunctionFacts | ClassFacts | str | None:
@@ -256,12 +264,13 @@ def _entry(symbol: Symbol, file: OverrideFile | None, classifier: _Classifier, m
             return Entry(symbol, State.IMPLEMENTED, Origin.OVERRIDE, override=file.path, freshness=freshness, differences=differences)
         # Written already, and held to its promise, though its feature is off.
         return Entry(symbol, State.EXCLUDED, Origin.NONE, *feature, file.path, freshness, differences)
+    if is_carried(symbol, members):
+        # A value needs no device: it is there whatever is off.
+        return Entry(symbol, State.IMPLEMENTED, Origin.CARRIED)
     if feature is not None:
         return Entry(symbol, State.EXCLUDED, Origin.NONE, *feature)
     if file is not None and symbol.qualname in file.unwritten:
         return Entry(symbol, State.PENDING, reason=f"its override in {file.path} is a skeleton still")
-    if is_carried(symbol, members):
-        return Entry(symbol, State.IMPLEMENTED, Origin.CARRIED)
     if pending is not None:
         return Entry(symbol, State.PENDING, reason=pending)
     if classifier.in_feature(symbol):

@@ -14,8 +14,9 @@ from porter.matching import call_arguments
 from porter.overrides import BACKEND_SURFACE, PINS_NAME, UNWRITTEN, Overrides, Pin, override_path, write_pins
 from porter.pins import source_of
 from porter.plan import emitted_surfaces
+from porter.render.formatter import format_python
 from porter.render.stubs import indent
-from porter.render.text import format_python, render_template
+from porter.render.text import render_template
 from porter.surface.model import CallSite, KernelArgument, Module, Symbol, SymbolKind, TensorSpec
 from porter.tree import write_atomic
 

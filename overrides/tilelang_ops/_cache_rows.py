@@ -41,9 +41,10 @@ class CacheLayout(Protocol):
 
 
 def words(x: torch.Tensor) -> torch.Tensor:
-    """``x``, of a one-byte dtype and aligned to 4 bytes, seen as int32 where its width and strides allow, else as uint8."""
-    aligned = x.shape[-1] % 4 == 0 and all(step % 4 == 0 for step in x.stride()[:-1])
-    return x.view(torch.int32 if aligned else torch.uint8)
+    """``x``, of elements of 1, 2 or 4 bytes and aligned to 4 bytes, seen as int32 where its width and strides allow it."""
+    per_word = 4 // x.itemsize
+    fits = x.shape[-1] % per_word == 0 and all(step % per_word == 0 for step in x.stride()[:-1])
+    return x.view(torch.int32) if fits else x
 
 
 def cache_sections(kv_cache: torch.Tensor, layout: CacheLayout) -> tuple[torch.Tensor, ...]:
@@ -106,8 +107,9 @@ def scatter_rows(sections: Sequence[torch.Tensor], rows: torch.Tensor, slots: to
 
 def scatter_bytes(kv_cache: torch.Tensor, layout: CacheLayout, rows: torch.Tensor, slots: torch.Tensor) -> None:
     """``scatter_rows`` of uint8 ``rows`` [n, bytes_per_token] into a quantised cache, a word at a time where it is aligned."""
-    sections = [words(section) for section in cache_sections(kv_cache, layout)]
-    if all(section.dtype == torch.int32 for section in sections):
-        scatter_rows(sections, rows.view(torch.int32), slots)
+    sections = cache_sections(kv_cache, layout)
+    whole = [words(section) for section in sections]
+    if all(section.dtype == torch.int32 for section in whole):
+        scatter_rows(whole, rows.view(torch.int32), slots)
     else:
-        scatter_rows([section.view(torch.uint8) for section in sections], rows, slots)
+        scatter_rows(sections, rows, slots)

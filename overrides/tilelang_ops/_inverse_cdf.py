@@ -31,7 +31,7 @@ def _block_size(width: int) -> int:
 def _fixed_point(weights: torch.Tensor) -> Words:
     scaled = weights * float(1 << _HIGH_BITS)
     high = scaled.to(torch.int32)
-    return high, scaled.sub_(high).mul_(float(1 << _LOW_BITS)).to(torch.int32)
+    return high, scaled.sub_(high.to(torch.float32)).mul_(float(1 << _LOW_BITS)).to(torch.int32)
 
 
 def _carried(high: torch.Tensor, low: torch.Tensor) -> Words:
@@ -56,7 +56,7 @@ def scaled_target(draw: Words, total: Words) -> Words:
     number = _bytes(total[0] >> (32 - _LOW_BITS), total[1] | (total[0] << _LOW_BITS))
     products = fraction.unsqueeze(2) * number.unsqueeze(1)
     # A row of the table, one place longer than its neighbour, moves one place to the right: columns become diagonals.
-    diagonals = F.pad(F.pad(products, (0, 8)).flatten(1)[:, :120].unflatten(1, (8, 15)).sum(1, dtype=torch.int32), (0, 1))
+    diagonals = F.pad(F.pad(products, (0, 8)).view(-1, 128)[:, :120].view(-1, 8, 15).sum(1, dtype=torch.int32), (0, 1))
     words = diagonals[:, ::2] + (diagonals[:, 1::2] << 8)
     w0, w1, w2, w3, w4, w5, w6, w7 = words.unbind(1)
     carry = (((((w0 >> 16) + w1) >> 16) + w2) >> 16).add_(w3) >> 16
@@ -78,7 +78,7 @@ def sample(weights: torch.Tensor, draw: Words) -> torch.Tensor:
     assert blocks <= _MAX_TERMS, f"expected at most {_MAX_TERMS * _MAX_TERMS} columns, got {width}"
     if width < blocks * size:
         weights = F.pad(weights, (0, blocks * size - width))
-    weights = weights.unflatten(1, (blocks, size))
+    weights = weights.view(-1, blocks, size)
 
     cells_high, cells_low = _fixed_point(weights)
     high, low = _carried(cells_high.sum(2, dtype=torch.int32), cells_low.sum(2, dtype=torch.int32))
@@ -88,10 +88,10 @@ def sample(weights: torch.Tensor, draw: Words) -> torch.Tensor:
     passed = _not_above((end_high, end_low), target).sum(1, dtype=torch.int32)
     block = passed.clamp(max=blocks - 1)
 
-    row = torch.arange(weights.shape[0], dtype=torch.int32, device=weights.device)
-    before_high = (end_high - high)[row, block].unsqueeze(1)
-    before_low = (end_low - low)[row, block].unsqueeze(1)
-    high = cells_high[row, block].cumsum(1, dtype=torch.int32).add_(before_high)
-    low = cells_low[row, block].cumsum(1, dtype=torch.int32).add_(before_low)
+    row = torch.arange(0, weights.shape[0] * blocks, blocks, dtype=torch.int32, device=weights.device).add_(block)
+    before_high = (end_high - high).view(-1, 1).index_select(0, row)
+    before_low = (end_low - low).view(-1, 1).index_select(0, row)
+    high = cells_high.view(-1, size).index_select(0, row).cumsum(1, dtype=torch.int32).add_(before_high)
+    low = cells_low.view(-1, size).index_select(0, row).cumsum(1, dtype=torch.int32).add_(before_low)
     inside = _not_above(_carried(high, low), target).sum(1, dtype=torch.int32)
     return (block * size).add_(inside).masked_fill_(passed == blocks, 0)

@@ -15,8 +15,6 @@ def normalise(x: torch.Tensor, weight: torch.Tensor, eps: float, out_scale: floa
     wide = torch.float64 if x.dtype == torch.float32 else torch.float32
     rows = x.to(wide)
     length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-    rstd = (length * length).div_(x.shape[-1]).add_(eps).rsqrt_()
-    factor = weight.to(wide)
-    if out_scale != 1.0:
-        factor.mul_(out_scale)
+    rstd = torch.addcmul(length.new_full((1,), eps), length, length, value=1.0 / x.shape[-1]).rsqrt_()
+    factor = weight if out_scale == 1.0 else weight.to(wide).mul_(out_scale)
     return rows.mul_(rstd).mul_(factor).to(torch.float32)

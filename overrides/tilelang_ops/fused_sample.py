@@ -13,6 +13,7 @@ from .random_sampling import spread
 
 DRAFT_PROB_PENALTY = 5e-5
 _FIXED_POINT = float(1 << 31)
+_LARGEST_FIXED = float((1 << 31) - (1 << 7))  # the largest fp32 that an int32 holds
 
 
 def _unit_interval(draw: Words) -> torch.Tensor:
@@ -97,16 +98,16 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
         assert accept_result_verify is not None and draft_selected_logprobs is not None and accept_probs is not None
         fresh = ~is_verify
         row = torch.arange(total_q, dtype=torch.int32, device=logits.device)
-        draft_id = last_next_n_token_ids[mtp_info_read_rows]
+        draft_id = last_next_n_token_ids.index_select(0, mtp_info_read_rows)
         safe_id = draft_id.clamp(min=0)
         no_draft = draft_id < 0
         draft_logprob = last_nextn_token_logprobs[mtp_info_read_rows, safe_id]
         draft_selected_logprobs.copy_(draft_logprob.masked_fill(no_draft, -torch.inf))
 
         # Fresh rows subtract nothing, whatever the draft pool holds for them.
-        draft = last_nextn_token_logprobs[mtp_info_read_rows].sub_(DRAFT_PROB_PENALTY)
+        draft = last_nextn_token_logprobs.index_select(0, mtp_info_read_rows).sub_(DRAFT_PROB_PENALTY)
         weights.sub_(draft.masked_fill_(fresh.unsqueeze(1), -torch.inf).exp_()).clamp_(min=0.0)
-        coarse = torch.mul(weights, _FIXED_POINT, out=draft).trunc_().sum(1)
+        coarse = torch.mul(weights, _FIXED_POINT, out=draft).clamp_(max=_LARGEST_FIXED).to(torch.int32).sum(1, dtype=torch.float32)
         accept_probs.copy_((1.0 - coarse * (1.0 / _FIXED_POINT)).clamp_(min=0.0).masked_fill_(fresh, 1.0))
 
         draw, test = _draws(seq_seeds, seed_offset, sample_positions, is_verify)

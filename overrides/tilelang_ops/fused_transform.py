@@ -134,12 +134,14 @@ def fused_norm_rope_hadamard_cast_store_kvcache_tl(num_heads: int, head_dim: int
 def _rotate(x: torch.Tensor, cossin: torch.Tensor, is_neox: bool, conjugate: bool) -> torch.Tensor:
     """Turn the pairs of ``x`` [n, heads, rotary_dim] bf16 by the angles of ``cossin`` [n, rotary_dim]; bf16, same shape."""
     half = x.shape[2] // 2
-    pair = 2 if is_neox else 3
-    pairs = x.unflatten(2, (2, half) if is_neox else (half, 2)).to(torch.float32)
-    cos, sin = (part.unsqueeze(1) for part in cossin.split(half, dim=1))
-    signed = torch.stack((sin, -sin) if conjugate else (-sin, sin), dim=pair)
-    crossed = pairs.flip(pair).mul_(signed)
-    return pairs.mul_(cos.unsqueeze(pair)).add_(crossed).flatten(2).to(torch.bfloat16)
+    sizes, pair = ((2, half), 2) if is_neox else ((half, 2), 3)
+    cos, sin = cossin.unsqueeze(1).split(half, dim=2)
+    # Full rows of factors and of swapped partners: products over pairs of two are slow.
+    first, second = (-sin, sin) if not conjugate else (sin, -sin)
+    rows = x.to(torch.float32)
+    one, other = rows.unflatten(2, sizes).unbind(pair)
+    crossed = torch.stack((other, one), dim=pair).flatten(2).mul_(torch.stack((first, second), dim=pair).flatten(2))
+    return rows.mul_(torch.stack((cos, cos), dim=pair).flatten(2)).add_(crossed).to(torch.bfloat16)
 
 
 def _hadamard(x: torch.Tensor, scale: float) -> torch.Tensor:

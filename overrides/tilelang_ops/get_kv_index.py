@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ._masks import at_or_past, negative
 from ._ring import block_of, offset_in_block
 
 
@@ -25,20 +26,21 @@ def load_kv_index_tl(index_length: int, block_size: int, has_block_tables: bool)
         """``kv_index_offset_len``: [n, 2] int32. ``kv_index``: [n, index_length] int32, written. ``flatten_block_tables``: [num_blocks]."""
         assert kv_index_offset_len.shape == (kv_index.shape[0], 2), f"{kv_index_offset_len.shape=} {kv_index.shape=}"
         assert kv_index.shape[1] == index_length, f"expected {index_length} columns, got {kv_index.shape[1]}"
-        offset, length = kv_index_offset_len.split(1, dim=1)
+        offset, length = kv_index_offset_len.unsqueeze(2).unbind(1)
         column = torch.arange(index_length, dtype=torch.int32, device=kv_index.device)
         if has_block_tables:
             assert flatten_block_tables is not None
             position = offset + column
-            block = block_of(position, block_size).clamp_(0, flatten_block_tables.shape[0] - 1)
-            value = flatten_block_tables[block].mul_(block_size).add_(offset_in_block(position, block_size))
+            place = block_of(position, block_size).clamp_(0, flatten_block_tables.shape[0] - 1)
+            block = flatten_block_tables.index_select(0, place.view(-1)).view(place.shape)
+            torch.add(offset_in_block(position, block_size), block, alpha=block_size, out=kv_index)
         elif block_size == 0:
-            value = offset + column
+            torch.add(offset, column, out=kv_index)
         else:
             # From the offset's place in its ring, so that no sum leaves the ring's own slots (offsets may be near 2**31).
             start = offset_in_block(offset, block_size)
-            value = offset_in_block(start + column, block_size).add_(offset - start)
-        kv_index.copy_(value.masked_fill_(column >= length, -1))
+            torch.add(offset_in_block(start + column, block_size), offset - start, out=kv_index)
+        kv_index.bitwise_or_(at_or_past(column, length))
 
     return load_kv_index
 
@@ -79,26 +81,27 @@ def get_fused_dflash_get_input_tl(
         assert kv_index_out.shape == (real_cnt * dflash_block_size, padded_kv_len), f"{kv_index_out.shape=}"
         device = ftp.device
         first = ftp.clamp(min=0)
-        position = positions[first]
-        ring = slot_mapping_swa[first].sub_(offset_in_block(position, swa_block_size)).unsqueeze(1)
+        position = positions.index_select(0, first)
+        ring = slot_mapping_swa.index_select(0, first).sub_(offset_in_block(position, swa_block_size)).unsqueeze(1)
         accepted = (position + last_valid_offset).unsqueeze(1)
-        is_padding = (ftp < 0).unsqueeze(1)
+        padding = negative(ftp).unsqueeze(1)
 
         draft = accepted + torch.arange(1, dflash_block_size + 1, dtype=torch.int32, device=device)
-        newx_slot_mapping_out.copy_(offset_in_block(draft, swa_block_size).add_(ring).masked_fill_(is_padding, -1))
-        positions_out.copy_(draft.masked_fill_(is_padding, 0))
+        torch.add(offset_in_block(draft, swa_block_size), ring, out=newx_slot_mapping_out)
+        newx_slot_mapping_out.bitwise_or_(padding)
+        torch.bitwise_and(draft, ~padding, out=positions_out)
         input_ids_out.zero_()
         if has_valid_token_mask:
             assert valid_token_mask_out is not None
-            valid_token_mask_out.copy_(~is_padding)
+            valid_token_mask_out.copy_(padding == 0)
         if has_gate_force_random:
             assert gate_force_random_out is not None
             gate_force_random_out.zero_()
 
         column = torch.arange(padded_kv_len, dtype=torch.int32, device=device)
         key = accepted - (window_size - 1) + column
-        unused = (key < 0) | (column >= kv_len) | is_padding
-        index = offset_in_block(key, swa_block_size).add_(ring).masked_fill_(unused, -1)
+        unused = negative(key).bitwise_or_(negative((kv_len - 1) - column)).bitwise_or_(padding)
+        index = offset_in_block(key, swa_block_size).add_(ring).bitwise_or_(unused)
         kv_index_out.view(real_cnt, dflash_block_size, padded_kv_len).copy_(index.unsqueeze(1))
 
     return get_fused_dflash_get_input

@@ -68,9 +68,9 @@ def load_paged_kv_cache_tl(
             _fill(words(kv), words(kv_cache_value)[place], loaded, empty)
             _fill(kv_sf.view(torch.int32).view(total, -1), kv_cache_sf.view(torch.int32)[place].view(total, -1), loaded, empty)
         elif not quantised:
-            _fill(kv, kv_cache_value[place], loaded, empty)
+            _fill(words(kv), words(kv_cache_value)[place], loaded, empty)
         else:
-            packed, scale = words(kv_cache_value)[place], words(kv_cache_sf)[place]
+            packed, scale = words(kv_cache_value)[place].view(torch.uint8), words(kv_cache_sf)[place].view(torch.uint8)
             _fill(kv, _cast_fp4(packed, scale) if cast_fp4 else _cast_fp8(packed, scale), loaded, empty)
 
     return load_paged_kv_cache
@@ -93,13 +93,13 @@ def _fill(out: torch.Tensor, values: torch.Tensor, loaded: torch.Tensor, empty: 
 
 
 def _cast_fp8(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """bf16 rows of e4m3 values (int32 or uint8 words) times ue8m0 scales for 32 of them each."""
+    """bf16 rows of e4m3 values [n, d] times ue8m0 scales for 32 of them each, both as bytes."""
     values = packed.view(torch.float8_e4m3fn).to(torch.float32).unflatten(1, (-1, 32))
-    return values.mul_(ue8m0_decode(scale.view(torch.uint8)).unsqueeze(2)).flatten(1).to(torch.bfloat16)
+    return values.mul_(ue8m0_decode(scale).unsqueeze(2)).flatten(1).to(torch.bfloat16)
 
 
 def _cast_fp4(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """bf16 rows of e2m1 values (int32 or uint8 words) times e4m3 scales for 16 of them each, which is exact."""
-    values = e2m1.unpack_fp16(packed.view(torch.uint8)).to(torch.float32).unflatten(1, (-1, 16))
+    """bf16 rows of e2m1 values [n, d / 2] times e4m3 scales for 16 of them each, both as bytes; exact."""
+    values = e2m1.unpack_fp16(packed).to(torch.float32).unflatten(1, (-1, 16))
     factor = scale.view(torch.float8_e4m3fn).to(torch.float32).mul_(e2m1.FP16_FACTOR)
     return values.mul_(factor.unsqueeze(2)).flatten(1).to(torch.bfloat16)

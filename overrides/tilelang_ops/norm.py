@@ -51,7 +51,7 @@ def norm_tl(
     assert shared_sf_block_m == 0, "the shared scale layout is not supported"
     assert num_per_channels == (32 if do_fp8_cast else 0), f"{do_fp8_cast=} {num_per_channels=}"
     assert eps >= _FP32_MIN_NORMAL, f"expected eps of a normal fp32 size, got {eps}"
-    fmt = quant_format("e4m3", "ue8m0" if use_packed_ue8m0 else "fp32", round_sf)
+    fmt = quant_format("e4m3", "ue8m0" if use_packed_ue8m0 else "fp32", round_sf) if do_fp8_cast else None
 
     def norm(
         x: torch.Tensor,
@@ -75,7 +75,7 @@ def norm_tl(
             x = torch.add(x, residual)
             residual_out.copy_(x)
         out = normalise(x, weight, eps, out_scale)
-        if not do_fp8_cast:
+        if fmt is None:
             y.copy_(out)
             return
         if dtype == "bfloat16":

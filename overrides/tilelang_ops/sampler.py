@@ -24,11 +24,15 @@ def prepare_verification_metadata_tl(num_steps: int) -> Any:
         Written: ``row_to_req``, ``local_step`` [total_q] int32, ``is_verify`` [total_q] bool (not a request's last row).
         """
         total_q = row_to_req.shape[0]
-        owner = count_at_or_before(ftp, total_q).sub_(1)
-        step = torch.arange(total_q, dtype=torch.int32, device=ftp.device).sub_(ftp[owner])
-        row_to_req.copy_(owner)
-        local_step.copy_(step)
-        torch.lt(step + 1, seqlen_q[owner], out=is_verify)
+        row = torch.arange(total_q, dtype=torch.int32, device=ftp.device)
+        if num_steps == 0 and total_q == ftp.shape[0]:
+            row_to_req.copy_(row)
+            local_step.zero_()
+            is_verify.zero_()
+            return
+        torch.sub(count_at_or_before(ftp, total_q), 1, out=row_to_req)
+        torch.sub(row, ftp.index_select(0, row_to_req), out=local_step)
+        torch.lt(row, (ftp + seqlen_q).sub_(1).index_select(0, row_to_req), out=is_verify)
 
     return prepare_verification_metadata
 
@@ -57,9 +61,9 @@ def expand_sampling_params_tl() -> Any:
         torch.index_select(temperatures, 0, row_to_req, out=temperatures_q)
         torch.index_select(top_ps, 0, row_to_req, out=top_ps_q)
         torch.index_select(top_ks, 0, row_to_req, out=top_ks_q)
-        torch.add(sample_positions[row_to_req], local_step, alpha=DRAFT_POS_HASH_MUL, out=sample_positions_q)
+        torch.add(sample_positions.index_select(0, row_to_req), local_step, alpha=DRAFT_POS_HASH_MUL, out=sample_positions_q)
         # Seeds move as pairs of 32-bit words.
-        seq_seeds_q.view(torch.int32).view(-1, 2).copy_(seq_seeds.view(torch.int32).view(-1, 2)[row_to_req])
+        torch.index_select(seq_seeds.view(torch.int32).view(-1, 2), 0, row_to_req, out=seq_seeds_q.view(torch.int32).view(-1, 2))
 
     return expand_sampling_params
 
@@ -79,7 +83,7 @@ def map_lookup_tl(force_topk: int, mode: Literal["by_key", "by_index"] = "by_key
         assert value.shape == (query.shape[0], force_topk) and value.dtype == value_dtype, f"{value.shape=} {value.dtype=}"
         if mode == "by_key":
             assert key is not None
-            out.copy_(value.masked_fill(key != query, missing).amax(1, keepdim=True))
+            torch.amax(value.masked_fill(key != query, missing), 1, keepdim=True, out=out)
             return
         column = query.clamp(0, force_topk - 1)
         row = torch.arange(query.shape[0], dtype=torch.int32, device=query.device).unsqueeze(1)
@@ -109,23 +113,23 @@ def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
         [q] int32 (the draft token's column, or -1) and ``identity_rows`` [q] int32.
         """
         total_q = target_topk_index.shape[0]
+        assert total_q * (vocab_size + 2) < 1 << 31, f"{total_q} rows of {vocab_size} tokens exceed an int32 index"
         assert target_topk_index.shape[1] == force_topk and aligned_logprobs.shape == (total_q, force_topk), f"{target_topk_index.shape=}"
         device = target_topk_index.device
         row = torch.arange(total_q, dtype=torch.int32, device=device)
         identity_rows.copy_(row)
-        # One dense row a query; only the cells that are read later are ever filled. Tokens outside of the vocabulary
-        # go to one spare cell when written and to another when read.
-        dense = torch.empty(total_q, vocab_size + 2, dtype=torch.float32, device=device)
-        cell = row.unsqueeze(1)
+        # One dense row a query. Tokens outside of the vocabulary go to one spare cell when written and to another when read.
+        width = vocab_size + 2
+        dense = torch.full((total_q * width,), -torch.inf, dtype=torch.float32, device=device)
+        cell = (row * width).unsqueeze(1)
         wanted = target_topk_index.masked_fill((target_topk_index < 0) | (target_topk_index >= vocab_size), vocab_size + 1)
-        dense[cell, wanted] = -torch.inf
-        known = draft_topk_index[read_rows]
+        known = draft_topk_index.index_select(0, read_rows)
         known = known.masked_fill_((known < 0) | (known >= vocab_size), vocab_size)
-        dense.index_put_((cell, known), draft_topk_logprobs[read_rows])
-        aligned_logprobs.copy_(dense[cell, wanted])
+        dense.index_put_((known.add_(cell),), draft_topk_logprobs.index_select(0, read_rows))
+        aligned_logprobs.copy_(dense.index_select(0, wanted.add_(cell).view(-1)).view(total_q, force_topk))
 
         column = torch.arange(force_topk, dtype=torch.int32, device=device)
-        chosen = draft_token_ids_pool[read_rows].unsqueeze(1)
+        chosen = draft_token_ids_pool.index_select(0, read_rows).unsqueeze(1)
         local = torch.where(target_topk_index == chosen, column, force_topk).amin(1)
         draft_local_ids.copy_(local.masked_fill_(local == force_topk, -1))
 
@@ -155,12 +159,12 @@ def get_accept_result_tl(has_golden: bool) -> Any:
         accept, token = raw_accept, candidate_token_ids
         if has_golden:
             forced = golden != -1
-            accept = torch.where(forced, golden == draft_token_ids_pool[read_rows], accept)
+            accept = torch.where(forced, golden == draft_token_ids_pool.index_select(0, read_rows), accept)
             token = torch.where(forced, golden, token)
         token_ids_out.copy_(token)
         stops = ~(is_verify & accept)
         before = torch.add(stops.cumsum(0, dtype=torch.int32), stops, alpha=-1)
-        alive = before == before[ftp[row_to_req]]
+        alive = before == before.index_select(0, ftp.index_select(0, row_to_req))
         torch.logical_and(alive, ~stops, out=accept_out)
         torch.logical_and(alive, stops, out=is_final_out)
 
@@ -218,15 +222,15 @@ def finalize_verification_tl(has_sum_smaller_probs: bool, has_confidence: bool, 
         final_row = final_row[:req_cnt]
         torch.sub(final_row, ftp, out=last_valid_offset)
 
-        step = row - ftp[row_to_req]
+        step = row - ftp.index_select(0, row_to_req)
         steps = torch.arange(num_steps, dtype=torch.int32, device=device).unsqueeze(1)
         torch.sum((step == steps) & effective_accept, 1, dtype=torch.int32, out=num_generated_tokens)
         torch.sum((step.clamp(max=num_steps - 1) == steps) & is_verify, 1, dtype=torch.int32, out=num_verified_tokens)
 
         if has_confidence:
-            error = (accept_probs - confidence_pool[mtp_info_read_rows]).abs_().masked_fill_(~is_verify, 0.0)
+            error = (accept_probs - confidence_pool.index_select(0, mtp_info_read_rows)).abs_().masked_fill_(~is_verify, 0.0)
             torch.sum(error, 0, keepdim=True, out=batch_confidence_error)
-            hit = (effective_token_ids.unsqueeze(1) == stop_token_ids[row_to_req]).any(1)
+            hit = (effective_token_ids.unsqueeze(1) == stop_token_ids.index_select(0, row_to_req)).any(1)
             hit = hit & (effective_accept | is_final_input)
             emitted = torch.zeros(req_cnt + 1, dtype=torch.bool, device=device)
             emitted.index_put_((row_to_req.masked_fill(~hit, req_cnt),), hit)

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from ._masks import negative
+
 
 def expand_swa_index_tl(width: int) -> Any:
     """Factory of the expansion of two KV segments a token into ``width`` index columns, -1 where none."""
@@ -14,9 +16,12 @@ def expand_swa_index_tl(width: int) -> Any:
     def expand_swa_index(pivots: torch.Tensor, output: torch.Tensor) -> None:
         """``pivots``: [n, 4] int32 (offset, length) twice. ``output``: [n, width] int32, written; sums wrap as int32 do."""
         assert pivots.shape == (output.shape[0], 4) and output.shape[1] == width, f"{pivots.shape=} {output.shape=} {width=}"
-        offset1, length1, offset2, length2 = pivots.split(1, dim=1)
+        offset1, length1, offset2, length2 = pivots.unsqueeze(2).unbind(1)
         column = torch.arange(width, dtype=torch.int32, device=pivots.device)
-        value = torch.where(column < length1, offset1, offset2 - length1).add_(column)
-        output.copy_(value.masked_fill_(column >= length1 + length2, -1))
+        before = negative(column - length1)
+        second = offset2 - length1
+        # The first segment's base where it still runs, the second's behind it; -1 behind both.
+        torch.add(second, (offset1 - second) & before, out=output)
+        output.add_(column).bitwise_or_(((length1 + length2 - 1) - column).bitwise_right_shift_(31))
 
     return expand_swa_index

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from porter.config import ENGINE, VENDOR_PACKAGES
 from porter.lock import Lock
@@ -33,7 +35,8 @@ def context(emitted: EmittedModule, lock: Lock, overrides_folder: str, public: M
     overridden = [entry for entry in top if entry.origin is Origin.OVERRIDE]
     merged = _merged(emitted, overridden, overrides_folder)
     rest = [entry for entry in top if entry.origin is not Origin.OVERRIDE]
-    texts = [stubs.statement(entry, _members(emitted, entry), module) for entry in rest]
+    known = _known_names(emitted, rest, merged)
+    texts = [stubs.statement(_closed(entry, known), [_closed(m, known) for m in _members(emitted, entry)], module) for entry in rest]
     runtime, typing_only = _imports(emitted, rest, merged)
     if stubs.needs_unavailable([*texts, *merged.definitions]):
         runtime.append(f"from {stubs.UNAVAILABLE} import Unavailable")
@@ -116,7 +119,7 @@ def _imports(emitted: EmittedModule, rest: Sequence[Entry], merged: Merged) -> t
             continue
         values, annotations = _texts(entry)
         for roots, table in ((values, runtime), (annotations, typing_only)):
-            for root in sorted({root for text in roots for root in _roots(text)}):
+            for root in sorted({root for text in roots for root in _roots(text, strings=table is typing_only)}):
                 line = _import_line(root, names.get(root), emitted.package)
                 if line and root not in local and root not in bound:
                     table[root] = line
@@ -126,6 +129,24 @@ def _imports(emitted: EmittedModule, rest: Sequence[Entry], merged: Merged) -> t
     if typing_only:
         lines.insert(0, "from typing import TYPE_CHECKING")
     return lines, sorted(set(typing_only.values()))
+
+
+def _known_names(emitted: EmittedModule, rest: Sequence[Entry], merged: Merged) -> frozenset[str]:
+    """Root names that a default value may use: builtins, what is imported, and what is carried over before any stub."""
+    names = dict(emitted.module.names)
+    carried = {entry.symbol.qualname for entry in rest if entry.origin is Origin.CARRIED}
+    imported = {root for root in {*names, *_TYPING, *_ENUMS, "torch", "enum"} if _import_line(root, names.get(root), emitted.package)}
+    bound = {name for line in merged.imports for name in _bound_by(line)}
+    return frozenset({*dir(builtins), *carried, *imported, *bound})
+
+
+def _closed(entry: Entry, known: frozenset[str]) -> Entry:
+    """The entry with ``...`` in place of default values that mean nothing outside the upstream."""
+    signature = entry.symbol.signature
+    if signature is None or all(p.default is None or _roots(p.default) <= known for p in signature.parameters):
+        return entry
+    parameters = tuple(replace(p, default="...") if p.default is not None and not _roots(p.default) <= known else p for p in signature.parameters)
+    return replace(entry, symbol=replace(entry.symbol, signature=replace(signature, parameters=parameters)))
 
 
 def _texts(entry: Entry) -> tuple[list[str], list[str]]:
@@ -143,13 +164,13 @@ def _texts(entry: Entry) -> tuple[list[str], list[str]]:
     return values, annotations
 
 
-def _roots(text: str) -> set[str]:
+def _roots(text: str, *, strings: bool = False) -> set[str]:
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError):
         return set()
     roots = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if strings else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
             roots.add(node.value)
     return roots

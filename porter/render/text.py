@@ -1,16 +1,16 @@
-"""Templates and formatting: the two libraries that shape emitted text, each behind one function."""
+"""Templates: where they are, what they digest to, and rendering one."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-
-import jinja2
+from typing import TYPE_CHECKING
 
 from porter.errors import RenderError
 from porter.tree import sha256
 
-LINE_LENGTH = 120
+if TYPE_CHECKING:
+    import jinja2
 
 
 def templates_folder() -> Path:
@@ -22,6 +22,8 @@ def templates_folder() -> Path:
 
 @cache
 def _environment() -> jinja2.Environment:
+    import jinja2  # a warm check renders nothing and must not pay for it
+
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates_folder()),
         undefined=jinja2.StrictUndefined,
@@ -44,23 +46,11 @@ def render_template(name: str, context: dict[str, object], *, target: str) -> st
     Raises:
         RenderError: the template cannot be found or fails; ``target`` is the file that it was for.
     """
+    import jinja2
+
     try:
         return _environment().get_template(name).render(context)
     except jinja2.TemplateError as error:
         line = getattr(error, "lineno", None)
         raise RenderError(f"cannot render {target}: {error}", path=f"templates/{name}", line=line, fix="mend the template") from error
 
-
-def format_python(text: str, *, target: str) -> str:
-    """Format with black.
-
-    Raises:
-        RenderError: the text is not Python.
-    """
-    import black
-
-    mode = black.Mode(line_length=LINE_LENGTH, target_versions={black.TargetVersion.PY312})
-    try:
-        return black.format_str(text, mode=mode)
-    except black.InvalidInput as error:
-        raise RenderError(f"is not valid Python: {error}", path=target, fix="report this: porter or a template is wrong") from error

@@ -11,7 +11,7 @@ _PARAMETERS = ["states", "blocks", "clone_states", "clone_blocks", "zero_states"
 def _edits(source: CppSource) -> tuple[Edit, ...]:
     function = source.function("clone_and_zero_states_and_blocks", _PARAMETERS)
     body = source.body(function)
-    source.mentions(body, ["cuda_copy_async", "get_current_stream", "make_tuple"])
+    source.mentions(function, ["cuda_copy_async", "get_current_stream", "make_tuple"])
     opening, closing = source.wrap_body(
         body,
         f"""

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from porter.errors import SourceError
@@ -63,6 +62,9 @@ class Cache:
         Raises:
             SourceError: the cache cannot be written, or the other process does not finish.
         """
+        # filelock brings asyncio with it, and a warm run locks nothing.
+        from filelock import FileLock, Timeout
+
         path = self.root / "locks" / f"{key}.lock"
         with cache_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -477,8 +477,8 @@ class ContractReader:
             if id(function) not in known and self._is(function, KERNEL_DECORATORS):
                 self._kernel(function, "prim_func", (), body)
                 self._note(function, f"the kernel {function.name.value} is built inside and not given back")
-            elif id(function) not in known and self._is(function, FACTORY_DECORATORS):
-                self._note(function, f"the jit factory {function.name.value} is made inside")
+            elif self._is(function, FACTORY_DECORATORS) and not any(id(inner) in known for inner, _ in self._functions(self._body(function, body))):
+                self._note(function, f"the jit factory {function.name.value} is made inside and its kernel is not given back")
 
     def _functions(self, body: _Body) -> Iterator[tuple[cst.FunctionDef, _Body]]:
         for rows in body.definitions.values():

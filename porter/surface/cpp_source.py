@@ -355,7 +355,7 @@ def _collect(node: Node, scope: Name, found: Definitions, file: CppFile, *, in_c
         kind = child.type
         if kind == "namespace_definition":
             name = child.child_by_field_name("name")
-            inner = scope + (split_name((name.text or b"").decode()) if name is not None else ())
+            inner = scope + (node_name(name) if name is not None else ())
             body = child.child_by_field_name("body")
             if body is not None:
                 _collect(body, inner, found, file, in_class=False)

@@ -127,8 +127,8 @@ def _value(node: Node, names: Names) -> str | None:
     if kind == "char_literal":
         character = _unescape((node.text or b"").decode("utf-8", "replace").strip("'"))
         return quoted(character) if character is not None and len(character) == 1 else None
-    if kind == "parenthesized_expression" and node.named_child_count == 1:
-        return _value(node.named_children[0], names)
+    if kind == "parenthesized_expression" and len(_elements(node)) == 1:
+        return _value(_elements(node)[0], names)
     if kind in ("identifier", "qualified_identifier", "type_identifier", "field_identifier"):
         return _name(one_line(node.text or b""), names)
     if kind == "unary_expression":
@@ -229,11 +229,13 @@ def _binary(node: Node, names: Names) -> str | None:
     return str(result)
 
 
+def _elements(node: Node) -> list[Node]:
+    return [child for child in node.named_children if child.type != "comment"]
+
+
 def _values(node: Node, names: Names) -> list[str] | None:
     found: list[str] = []
-    for child in node.named_children:
-        if child.type == "comment":
-            continue
+    for child in _elements(node):
         value = _value(child, names)
         if value is None:
             return None
@@ -248,7 +250,7 @@ def _call(function: str, arguments: Node, names: Names) -> str | None:
         limit = re.fullmatch(r"(?:std::)?numeric_limits<(?P<type>.+)>::(?P<name>\w+)", function)
         if limit is not None:
             return _LIMITS.get((limit.group("type").removeprefix("std::"), limit.group("name")))
-    if last == "static_cast" or (last in _WRAPPERS and not (last == "optional" and arguments.named_child_count > 1)):
+    if last == "static_cast" or (last in _WRAPPERS and not (last == "optional" and len(_elements(arguments)) > 1)):
         parts = _values(arguments, names)
         if parts is None or len(parts) > 1:
             return None
@@ -263,16 +265,17 @@ def _call(function: str, arguments: Node, names: Names) -> str | None:
             return None
         return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
     if last in _SEQUENCES:
-        if arguments.type == "argument_list" and arguments.named_child_count:
+        elements = _elements(arguments)
+        if arguments.type == "argument_list" and elements:
             # vector(n, x) counts; only a braced list spells the elements.
-            only = arguments.named_children[0]
-            return _value(only, names) if arguments.named_child_count == 1 and only.type == "initializer_list" else None
+            is_braced = len(elements) == 1 and elements[0].type == "initializer_list"
+            return _value(elements[0], names) if is_braced else None
         parts = _values(arguments, names)
         return f"[{', '.join(parts)}]" if parts is not None else None
-    if last == "none" and not arguments.named_child_count:
+    if last == "none" and not _elements(arguments):
         return "None"
-    if last == "dict" and not arguments.named_child_count:
+    if last == "dict" and not _elements(arguments):
         return "{}"
-    if last == "Tensor" and not arguments.named_child_count:
+    if last == "Tensor" and not _elements(arguments):
         return "None"
     return None

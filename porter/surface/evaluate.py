@@ -1,6 +1,6 @@
 """Static evaluation of the expressions that packages build ``__all__`` from. Nothing is executed.
 
-Understood: string literals, lists, tuples, sets, dictionaries (their keys), starred elements, ``+ | - &``,
+Understood: string literals, f-strings of strings, lists, tuples, sets, dictionaries (their keys), starred elements, ``+ | - &``,
 ``list tuple set frozenset sorted reversed dict.fromkeys`` and ``.keys()`` of these, names and attributes that the caller
 can follow, conditional expressions, and comprehensions whose conditions compare the element. What is not understood is
 named in the answer, and the rest still counts.
@@ -57,6 +57,8 @@ class _Evaluation:
         match node:
             case cst.SimpleString() | cst.ConcatenatedString():
                 return string_value(node)
+            case cst.FormattedString():
+                return self._formatted(node)
             case cst.List() | cst.Tuple() | cst.Set():
                 return self._elements([(element.value, isinstance(element, cst.StarredElement)) for element in node.elements])
             case cst.Dict():
@@ -96,6 +98,19 @@ class _Evaluation:
             else:
                 unknown.append(text_of(element))
         return NameList(tuple(names), tuple(unknown))
+
+    def _formatted(self, node: cst.FormattedString) -> str | None:
+        parts: list[str] = []
+        for part in node.parts:
+            if isinstance(part, cst.FormattedStringText):
+                parts.append(part.value)
+                continue
+            assert isinstance(part, cst.FormattedStringExpression)
+            value = self.value(part.expression)
+            if not isinstance(value, str) or part.conversion is not None or part.format_spec is not None:
+                return None
+            parts.append(value)
+        return "".join(parts)
 
     def _operation(self, node: cst.BinaryOperation) -> str | NameList | None:
         left, right = self.value(node.left), self.value(node.right)

@@ -411,6 +411,9 @@ def _bind(parameters: tuple[str, ...], arguments: Arguments) -> dict[str, frozen
     place = 0
     spread = False
     for keyword, given in arguments:
+        if keyword in ("*", "**") or spread:
+            # Which parameter a constant among them reaches is not known.
+            given = frozenset(value for value in given if not isinstance(value, Constant))
         if keyword == "*":
             for name in [*positional[place:], *([star] if star else [])]:
                 values.setdefault(name, set()).update(given)

@@ -1,7 +1,8 @@
 """A package's public surface by its own rules: ``__all__``, re-exports, star imports, aliases, submodules, C++ names.
 
 What is public: every module none of whose name's parts starts with an underscore; in it, the names of its ``__all__``, or
-without one all names that do not start with an underscore (and constants such as ``__version__``). A symbol goes by the
+without one all names that do not start with an underscore (and constants such as ``__version__``). Where part of an
+``__all__`` cannot be known, it is taken to hold all such names, and the part is listed as opaque. A symbol goes by the
 module that defines it, be that private; it is there as soon as one public module offers it.
 """
 
@@ -212,7 +213,7 @@ class Linker:
         loaded = self.program.modules[module]
         exports = self.program.exports(module)
         if exports is not None:
-            names = list(dict.fromkeys(exports.names))
+            names = list(dict.fromkeys([*exports.names, *(() if exports.complete else self.program.likely_names(loaded))]))
             return names + [name for name in ("__version__",) if name in loaded.names and name not in names], True
         return [name for name in loaded.names if _is_public_name(name, loaded.names[name])], False
 
@@ -281,8 +282,9 @@ class Linker:
             if offered and not _is_public(inner):
                 self._queue.append((inner, path))
             return _Shown(name, inner, "shown" if offered else "reachable", is_module=True)
-        if not offered:
+        if not offered and not isinstance(target, ExtensionName):
             return _Shown(name, self.identity(found), "reachable")
+        # What C++ binds in a private module has no other way to callers than the module that imports it.
         identity = self.want(found, path)
         return _Shown(name, identity, "shown") if identity is not None else None
 

@@ -1,8 +1,8 @@
 """Names of a package's modules, bound as importing the package would bind them, without importing anything.
 
 ``Program`` replays the statements of each module in order: imports run the imported module first, a star import copies
-what is bound by then, a later statement rebinds. A fallback (``except ImportError``) binds only what is still unbound, a
-``TYPE_CHECKING`` branch binds nothing, and of the branches of an ``if`` the last one stands.
+what is bound by then, a later statement rebinds. A fallback binds only what is still unbound: the ``except`` of a ``try``,
+the ``else`` of an ``if`` (of an ``if not``, its first branch). A ``TYPE_CHECKING`` branch binds nothing.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ class Program:
         before = module.names.get(name)
         if before is not None:
             guards = _guards(binding.guard)
-            if "except" in guards and not self._is_missing(before.target):
+            fallback = "except" in guards or _is_fallback(binding.guard, before.guard)
+            if fallback and not self._is_missing(before.target):
                 module.names[name] = dataclasses.replace(before, others=(*before.others, binding.target))
                 module.history[name] = module.names[name]
                 return
@@ -323,9 +324,15 @@ class Program:
     def star_names(self, module: LoadedModule) -> tuple[str, ...]:
         """Names that ``from module import *`` takes: its ``__all__``, or all without a leading underscore."""
         exported = self.exports(module.name)
-        if exported is not None:
-            return tuple(dict.fromkeys(exported.names))
-        return tuple(name for name in module.names if not name.startswith("_"))
+        if exported is None:
+            return tuple(name for name in module.names if not name.startswith("_"))
+        return tuple(dict.fromkeys([*exported.names, *(() if exported.complete else self.likely_names(module))]))
+
+    def likely_names(self, module: LoadedModule) -> tuple[str, ...]:
+        """Names that an ``__all__`` of which part is unknown may well hold: public ones bound to things of the package."""
+        return tuple(
+            name for name, binding in module.names.items() if not name.startswith("_") and not isinstance(binding.target, Foreign)
+        )
 
     # ``__all__``
 
@@ -505,6 +512,12 @@ def _is_dynamic(facts: ModuleFacts) -> bool:
 
 def _guards(guard: str) -> list[str]:
     return guard.split(" / ") if guard else []
+
+
+def _is_fallback(guard: str, before: str) -> bool:
+    """Is ``guard`` the other branch of the ``if`` that ``before`` stands in, and the lesser one?"""
+    taken = set(_guards(before))
+    return any(one.startswith("else ") and not one.startswith("else not ") and f"if {one[5:]}" in taken for one in _guards(guard))
 
 
 def _events(facts: ModuleFacts) -> list[Fact | ImportFacts]:

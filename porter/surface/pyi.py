@@ -1,7 +1,7 @@
 """Names that a ``.pyi`` stub declares for an extension module.
 
 A stub is read as any Python file is; what it declares is then told in the terms of a binding. Names it imports are not
-its own, unless it re-exports them (``import x as x``) or lists them in ``__all__``.
+its own, unless ``__all__`` lists them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _module(facts: ModuleFacts, scope: str, path: str) -> list[BindingFacts]:
     found.extend(_functions(facts.functions, scope, path, method=False))
     for one in facts.classes:
         found.extend(_class(one, scope, path))
-    found.extend(_constant(one, scope, path) for one in facts.constants if not _is_module_word(one.name))
+    found.extend(_constant(one, scope, path) for one in facts.constants if one.name != "__all__")
     for imported in facts.imports:
         found.extend(_reexport(imported, exported, scope, path))
     rank = {name: index for index, name in enumerate(facts.order)}
@@ -93,14 +93,10 @@ def _head(binding: BindingFacts, scope: str) -> str:
     return inner.partition(".")[0] if inner else binding.name
 
 
-def _is_module_word(name: str) -> bool:
-    return name == "__all__"
-
-
 def _reexport(imported: ImportFacts, exported: frozenset[str], scope: str, path: str) -> list[BindingFacts]:
     if imported.guard == "TYPE_CHECKING" or imported.module == "__future__" or not imported.bound:
         return []
-    if imported.bound not in exported and not (imported.name == imported.bound and imported.bound in exported):
+    if imported.bound not in exported:
         return []
     if imported.module == "." and imported.name:
         return []  # a submodule, which its own stub tells of

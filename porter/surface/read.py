@@ -8,9 +8,6 @@ from porter.config import ENGINE
 from porter.sources.progress import Progress
 from porter.surface.model import Surface
 
-# Backends of the engine that are read: the first is emitted, the second is there for comparison.
-BACKENDS = ("asc", "cuda")
-
 
 def read_surfaces(source: str, root: Path, *, progress: Progress) -> tuple[list[Surface], tuple[str, ...]]:
     """Surfaces of a source, and (for the engine) the vendor names that it uses.
@@ -41,14 +38,17 @@ def _facts(root: Path, package: str, progress: Progress):  # type: ignore[no-unt
 
 
 def _engine(root: Path, progress: Progress) -> tuple[list[Surface], tuple[str, ...]]:
-    from porter.surface.backend import engine_imports, link_backend
+    from porter.surface.backend import engine_imports, link_backend, link_references
 
     facts = _facts(root, ENGINE, progress)
-    return [link_backend(root, facts, backend) for backend in BACKENDS], tuple(engine_imports(root, facts))
+    surfaces = [link_backend(root, facts, "asc"), link_backend(root, facts, "cuda"), link_references(root, facts)]
+    return surfaces, tuple(engine_imports(root, facts))
 
 
 def _vendor(package: str, root: Path, progress: Progress) -> list[Surface]:
-    from porter.surface.link import link_package
+    from porter.surface.link import extension_modules, link_package
+    from porter.surface.pybind import read_extension
 
     facts = _facts(root, package, progress)
-    return [link_package(package, package, root, facts, {})]
+    bindings = {module: read_extension(root, module) for module in extension_modules(package, root, facts)}
+    return [link_package(package, package, root, facts, bindings)]

@@ -13,7 +13,7 @@ from functools import lru_cache
 import libcst as cst
 
 from porter.surface.contract import ContractReader, LineOf, Reading
-from porter.surface.model import Contract, Flow, KernelArgument
+from porter.surface.model import Contract, Flow, Kernel, KernelArgument
 from porter.surface.tilelang_flow import FlowReader
 from porter.surface.tilelang_names import FACTORY_DECORATORS, KERNEL_DECORATORS, MACRO_DECORATORS, Dialect, canonical, dialect_of, imported
 
@@ -53,7 +53,9 @@ def describe(function: cst.FunctionDef, module: cst.Module, line_of: Callable[[c
     paths = {dialect.of(decorator.decorator) for decorator in function.decorators}
     jit = bool(paths & FACTORY_DECORATORS)
     if jit or named:
-        return _factory(function, dialect, line_of, jit=jit)
+        facts = _factory(function, dialect, line_of, jit=jit)
+        # Elsewhere the ending means something else (Triton's wrappers): there only what gives a kernel is a factory.
+        return facts if dialect.speaks or any(kernel.style != "opaque" for kernel in _kernels(facts)) else None
     if paths & KERNEL_DECORATORS:
         return _prim_func(function, dialect, line_of)
     if paths & MACRO_DECORATORS:
@@ -66,6 +68,10 @@ def _factory(function: cst.FunctionDef, dialect: Dialect, line_of: LineOf, *, ji
     reading = ContractReader(function, dialect, line_of, reader.path_of).factory(jit=jit)
     flow = reader.flow(_arguments_of(reading), tracked=reading.eager)
     return TilelangFacts(factory=True, contract=_contract(reading, flow), flow=flow, skip=tuple(reading.skip))
+
+
+def _kernels(facts: TilelangFacts) -> tuple[Kernel, ...]:
+    return facts.contract.kernels if facts.contract is not None else ()
 
 
 def _prim_func(function: cst.FunctionDef, dialect: Dialect, line_of: LineOf) -> TilelangFacts:

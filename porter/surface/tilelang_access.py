@@ -198,8 +198,8 @@ def is_foreign(operation: str) -> bool:
 
 
 def foreign_reads(function: str) -> bool:
-    """Is a foreign function, by its name, one that never writes through its pointers?"""
-    return "prefetch" in function.lower()
+    """Is a foreign function, by its name, one that writes nothing: a prefetch, or a CUDA intrinsic on values?"""
+    return "prefetch" in function.lower() or (function.startswith("__") and not function.startswith(("__st", "__atomic")))
 
 
 _NOTHING = Access()

@@ -8,7 +8,9 @@ plain assignment, tuples and lists, ``a if c else b``, views and reshapes, subsc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from typing import Any
 
 import libcst as cst
 
@@ -41,8 +43,25 @@ _BUILTINS = frozenset({
     "sum", "super", "type", "vars", "dir", "locals", "globals", "property", "delattr", "input", "breakpoint",
 })  # fmt: skip
 
-type _Term = tuple[object, ...]
+class _Derived:
+    """What is got from values: a subscript (``i``), attribute (``a``), sum of containers (``+``), or them by value (``v``)."""
+
+    __slots__ = ("element", "extra", "inner", "tag")
+
+    def __init__(self, tag: str, inner: Sequence[_Term], extra: int | str | None = None, *, element: bool = False) -> None:
+        self.tag = tag
+        self.inner = tuple(inner)
+        self.extra = extra
+        self.element = element
+
+
+# A term is what an expression may be, before names are looked up: ("n", scope, name) a name, ("p", scope, name) a parameter,
+# ("f", scope) a function, ("c", scope, call, item) a call's result, ("t", container), ("x", path) a name from outside,
+# ("o", operation), ("k", constant), ("m", values, name) a method of values.
+type _Term = _Derived | tuple[Any, ...]
 type _Terms = list[_Term]
+type _Found = tuple[Any, ...]
+type _Key = tuple[_Term, bool]
 # Branches on a plain name that an event stands under: (the name, whether it must hold).
 type _Guards = tuple[tuple[_Term, bool], ...]
 
@@ -118,7 +137,10 @@ class FlowReader:
         self._line_of = line_of
         self._scopes: dict[cst.CSTNode, _Scope] = {}
         self._guards: _Guards = ()
+        self._read = False
+        self._solved: dict[_Key, dict[_Found, None]] = {}
         self._root = self._function(function, None)
+        self._read = True
 
     # ------------------------------------------------------------------ results
 
@@ -304,7 +326,7 @@ class FlowReader:
             if name in scope.references:
                 self._write([("p", scope, name)], scope)
             elif isinstance(node.operator, cst.AddAssign):
-                scope.place(name).variables.setdefault(name, []).append(("+", tuple(terms)))
+                scope.place(name).variables.setdefault(name, []).append(_Derived("+", terms))
         else:
             self._bind(node.target, [], scope, stores=True)
 
@@ -342,7 +364,7 @@ class FlowReader:
             starred = next((i for i, e in enumerate(elements) if isinstance(e, cst.StarredElement)), None)
             for index, element in enumerate(elements):
                 known = index if starred is None or index < starred else None
-                self._bind(element.value, [("i", tuple(terms), known)] if terms else [], scope, stores=stores)
+                self._bind(element.value, [_Derived("i", terms, known)] if terms else [], scope, stores=stores)
         elif isinstance(target, cst.Subscript):
             base = self._value(target.value, scope)
             for element in target.slice:
@@ -364,15 +386,13 @@ class FlowReader:
         if not terms:
             return
         for term in base:
-            if term[0] == "n":
-                assert isinstance(term[2], str)
-                variables = scope.place(term[2]).variables.get(term[2], [])
-                for inner in variables:
-                    if inner[0] == "t" and isinstance(inner[1], _Container):
+            if not isinstance(term, _Derived) and term[0] == "n":
+                for inner in scope.place(term[2]).variables.get(term[2], []):
+                    if not isinstance(inner, _Derived) and inner[0] == "t":
                         inner[1].rest.extend(terms)
 
     def _items(self, terms: _Terms) -> _Terms:
-        return [("i", tuple(terms), None)] if terms else []
+        return [_Derived("i", terms)] if terms else []
 
     # ------------------------------------------------------------------ expressions
 
@@ -390,7 +410,8 @@ class FlowReader:
         if attribute in _DESCRIPTIVE:
             self._value(node.value, scope)
             return []
-        return [("a", tuple(self._value(node.value, scope)), attribute)]
+        terms = self._value(node.value, scope)
+        return [_Derived("a", terms, attribute)] if terms else []
 
     def _subscript(self, node: cst.Subscript, scope: _Scope) -> _Terms:
         terms = self._value(node.value, scope)
@@ -398,7 +419,8 @@ class FlowReader:
             self._slice(element.slice, scope)
         if not terms:
             return []
-        return [("i", tuple(terms), _constant_index(node))]
+        element = not any(isinstance(part.slice, cst.Slice) for part in node.slice)
+        return [_Derived("i", terms, _constant_index(node), element=element)]
 
     def _slice(self, node: cst.BaseSlice, scope: _Scope) -> None:
         if isinstance(node, cst.Index):
@@ -437,7 +459,7 @@ class FlowReader:
     def _binary(self, node: cst.BinaryOperation, scope: _Scope) -> _Terms:
         left, right = self._value(node.left, scope), self._value(node.right, scope)
         # ``args + (x,)`` joins containers; every other arithmetic makes a number.
-        return [("+", tuple(left + right))] if isinstance(node.operator, cst.Add) and (left or right) else []
+        return [_Derived("+", left + right)] if isinstance(node.operator, cst.Add) and (left or right) else []
 
     def _unary(self, node: cst.UnaryOperation, scope: _Scope) -> _Terms:
         self._value(node.expression, scope)
@@ -515,9 +537,9 @@ class FlowReader:
         return self._record(self._value(node.func, scope), arguments, node, scope)
 
     def _unpack(self, star: str, terms: _Terms, arguments: list[tuple[str, _Terms]]) -> None:
-        known = [t[1] for t in self._resolve(terms)] if star == "*" else []
-        if len(known) == 1 and isinstance(known[0], _Container) and not known[0].rest:
-            arguments.extend(("", list(item)) for item in known[0].items)
+        known = self._resolve(terms) if star == "*" else []
+        if len(known) == 1 and known[0][0] == "t" and not known[0][1].rest:
+            arguments.extend(("", list(item)) for item in known[0][1].items)
         else:
             arguments.append((star, self._items(terms)))
 
@@ -615,41 +637,60 @@ class FlowReader:
             return
         for argument, (_, terms) in zip(node.args, arguments, strict=False):
             value = argument.value
-            # An element passed by value cannot be written through.
-            if isinstance(value, cst.Subscript) or (isinstance(value, cst.Call) and self._static(value.func, scope) in _BY_MODE):
+            if isinstance(value, cst.Call) and self._static(value.func, scope) in _BY_MODE:
                 continue
             if terms:
-                self._lose(terms, f"line {self._line_of(node)}: T.{operation}({', '.join(names)})", scope)
+                # An element passed by value cannot be written through; the address of one can.
+                handed = terms if isinstance(value, cst.Call) else [_Derived("v", terms)]
+                self._lose(handed, f"line {self._line_of(node)}: T.{operation}({', '.join(names)})", scope)
 
     # ------------------------------------------------------------------ solving
 
-    def _resolve(self, terms: Sequence[_Term], active: frozenset[_Term] = frozenset()) -> list[_Term]:
-        """What terms come down to: parameters, functions, call results, containers, outside names, operations.
-
-        ``active`` holds the subscripts, attributes and sums under way, so that ``x = x[0]`` ends.
-        """
-        seen: set[_Term] = set()
-        out: dict[_Term, None] = {}
-        stack = list(terms)
-        while stack:
-            term = stack.pop()
-            tag = term[0]
-            if tag == "n":
-                if term not in seen:
-                    seen.add(term)
-                    stack.extend(self._lookup(term, out))
-            elif tag in _DERIVED:
-                if term not in active:
-                    inner: Sequence[_Term] = term[1]  # type: ignore[assignment]
-                    for found in self._resolve(inner, active | {term}):
-                        stack.extend(_derive(tag, found, term))
-            else:
+    def _resolve(self, terms: Sequence[_Term]) -> list[_Found]:
+        """What terms come down to: parameters, functions, call results, containers, outside names, operations."""
+        out: dict[_Found, None] = {}
+        for term in terms:
+            if not isinstance(term, _Derived) and term[0] != "n":
                 out[term] = None
+            else:
+                out.update(self._solve((term, False)))
         return list(out)
 
-    def _lookup(self, term: _Term, out: dict[_Term, None]) -> _Terms:
+    def _solve(self, wanted: _Key) -> dict[_Found, None]:
+        """Least fixpoint over all that ``wanted`` depends on; kept once the function has been read to its end."""
+        memo = self._solved if self._read else {}
+        if wanted in memo:
+            return memo[wanted]
+        table: dict[_Key, dict[_Found, None]] = {wanted: {}}
+
+        def get(term: _Term, pointers: bool) -> Iterable[_Found]:
+            if not isinstance(term, _Derived) and term[0] != "n":
+                return (term,)
+            key = (term, pointers)
+            return memo[key] if key in memo else table.setdefault(key, {})
+
+        size = -1
+        while size != (size := len(table) + sum(map(len, table.values()))):
+            for key in list(table):
+                term, pointers = key
+                found = table[key]
+                if not isinstance(term, _Derived):
+                    for inner in self._lookup(term):
+                        found.update(dict.fromkeys(get(inner, pointers)))
+                    continue
+                by_value = pointers or term.tag == "v"
+                for inner in term.inner:
+                    for value in list(get(inner, by_value)):
+                        # By value, an element that was read out of a buffer is a number and leads nowhere.
+                        if not (by_value and term.element and value[0] in ("p", "c")):
+                            for derived in _derive(term, value):
+                                found.update(dict.fromkeys(get(derived, pointers)))
+        memo.update(table)
+        return table[wanted]
+
+    def _lookup(self, term: _Found) -> _Terms:
+        """Everything that a name may stand for."""
         scope, name = term[1], term[2]
-        assert isinstance(scope, _Scope) and isinstance(name, str)
         owner: _Scope | None = scope.place(name)
         while owner is not None and name not in owner.variables:
             owner = owner.parent
@@ -657,28 +698,23 @@ class FlowReader:
             return owner.variables[name]
         path = self._names.get(name)
         if path is not None:
-            out[("o", path[2:] if path.startswith("T.") else path)] = None
-        elif name in _CONSTANTS:
-            out[("k", name)] = None
-        else:
-            out[("x", name)] = None
-        return []
+            return [("o", path[2:] if path.startswith("T.") else path)]
+        return [("k", name) if name in _CONSTANTS else ("x", name)]
 
-    def _flat(self, terms: Sequence[_Term]) -> list[_Term]:
+    def _flat(self, terms: Sequence[_Term]) -> list[_Found]:
         """``_resolve`` with containers opened."""
-        out: dict[_Term, None] = {}
-        opened: set[int] = set()
-        stack = list(terms)
+        out: dict[_Found, None] = {}
+        opened: set[_Container] = set()
+        stack: Sequence[_Term] = terms
         while stack:
-            resolved = self._resolve(stack)
-            stack = []
-            for found in resolved:
-                container = found[1] if found[0] == "t" else None
-                if not isinstance(container, _Container):
+            further: _Terms = []
+            for found in self._resolve(stack):
+                if found[0] != "t":
                     out[found] = None
-                elif id(container) not in opened:
-                    opened.add(id(container))
-                    stack.extend(container.all())
+                elif found[1] not in opened:
+                    opened.add(found[1])
+                    further.extend(found[1].all())
+            stack = further
         return list(out)
 
     def _all_scopes(self) -> Iterator[_Scope]:
@@ -875,7 +911,6 @@ def is_kernel(function: cst.FunctionDef, dialect: Dialect) -> bool:
 
 
 _CONSTANTS = frozenset({"True", "False", "None"})
-_DERIVED = frozenset({"i", "a", "+"})
 _BY_MODE = frozenset(f"T.{name}" for name in SELF_DESCRIBING)
 
 
@@ -922,12 +957,13 @@ def _constant_index(node: cst.Subscript) -> int | None:
     return sign * int(value.value.replace("_", ""), 0) if isinstance(value, cst.Integer) else None
 
 
-def _derive(tag: object, found: _Term, term: _Term) -> _Terms:
-    """One resolved term under a subscript (``i``), an attribute (``a``) or a sum of containers (``+``)."""
-    kind, extra = found[0], term[-1]
+def _derive(term: _Derived, found: _Found) -> _Terms:
+    """One value under a subscript, an attribute, a sum of containers, or by value."""
+    tag, kind, extra = term.tag, found[0], term.extra
+    if tag == "v":
+        return [found]
     if kind == "t":
-        container = found[1]
-        assert isinstance(container, _Container)
+        container: _Container = found[1]
         if tag == "+":
             return [found]
         if tag == "a":

@@ -71,7 +71,7 @@ def dialect_of(module: cst.Module) -> Dialect:
     names: dict[str, str] = {}
     packages: dict[str, str] = {}
     stars = False
-    for statement in _small_statements(module.body):
+    for statement in small_statements(module.body):
         if isinstance(statement, (cst.Import, cst.ImportFrom)):
             stars |= isinstance(statement, cst.ImportFrom) and isinstance(statement.names, cst.ImportStar)
             for local, path in imported(statement):
@@ -88,8 +88,18 @@ def dialect_of(module: cst.Module) -> Dialect:
             if isinstance(target, cst.Name) and found is not None:
                 names[target.value] = found
     if stars and not any(path == LANGUAGE for path in names.values()):
-        names.update((name, path) for name, path in _CUSTOMARY.items() if name not in packages and name not in names)
+        missing = {name: path for name, path in _CUSTOMARY.items() if name not in packages and name not in names}
+        if _decorates(module, Dialect({**missing, **names})):
+            names.update(missing)
     return Dialect(names, packages)
+
+
+def _decorates(module: cst.Module, dialect: Dialect) -> bool:
+    """Does any top-level function carry one of TileLang's decorators?"""
+    ours = FACTORY_DECORATORS | KERNEL_DECORATORS | MACRO_DECORATORS
+    return any(
+        dialect.of(decorator.decorator) in ours for statement in module.body if isinstance(statement, cst.FunctionDef) for decorator in statement.decorators
+    )
 
 
 def _alias(dialect: Dialect, value: cst.BaseExpression) -> str | None:
@@ -126,16 +136,16 @@ def imported(statement: cst.Import | cst.ImportFrom) -> Iterator[tuple[str, str]
         yield local, base + name if base.endswith(".") else f"{base}.{name}"
 
 
-def _small_statements(body: Sequence[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+def small_statements(body: Sequence[cst.CSTNode]) -> Iterator[cst.CSTNode]:
     """Module-level small statements, those under ``if``, ``try`` and ``with`` included."""
     for statement in body:
         if isinstance(statement, cst.SimpleStatementLine):
             yield from statement.body
         elif isinstance(statement, (cst.If, cst.Try, cst.TryStar, cst.With, cst.Else, cst.Finally, cst.ExceptHandler)):
-            yield from _small_statements(statement.body.body)
+            yield from small_statements(statement.body.body)
             for name in ("handlers", "orelse", "finalbody"):
                 part = getattr(statement, name, None)
                 if isinstance(part, cst.CSTNode):
-                    yield from _small_statements([part])
+                    yield from small_statements([part])
                 elif part:
-                    yield from _small_statements(part)
+                    yield from small_statements(part)

@@ -43,7 +43,8 @@ class VerifyOptions:
     ``memory`` (bytes) and ``seconds``: caps a case, None for the defaults of the chosen sizes. ``jobs``: processes,
     sharing the files out. ``threads``: torch threads a process, None to share the processors out. ``select``: judge
     these factories only. ``files``: run these interface modules (stems) only. ``paths``: folders that hold the real
-    tile-kernels and tilelang, where they are not installed. ``catalogue``, ``shrinks``: other data files than porter's.
+    tile-kernels and tilelang, where they are not installed. ``preload``: modules that a test process imports first, to
+    register a device with torch. ``catalogue``, ``shrinks``: other data files than porter's.
     ``workspace``: build the tree here and keep it. ``pytest_args``: passed on.
     """
 
@@ -62,6 +63,7 @@ class VerifyOptions:
     select: tuple[str, ...] | None = None
     files: tuple[str, ...] | None = None
     paths: tuple[Path, ...] = ()
+    preload: tuple[str, ...] = ()
     catalogue: Path | None = None
     shrinks: Path | None = None
     workspace: Path | None = None
@@ -140,6 +142,7 @@ def prepare(options: VerifyOptions) -> Iterator[Prepared]:
             seconds=options.seconds or (FULL_SECONDS if options.full else SHRUNK_SECONDS),
             full=options.full,
             paths=tuple(str(path.resolve()) for path in options.paths),
+            preload=options.preload,
             catalogue=str(options.catalogue.resolve()) if options.catalogue is not None else None,
         )
         prepared = Prepared(workspace, session, catalogue)

@@ -32,13 +32,15 @@ class Probe:
 @dataclass(frozen=True)
 class TestEntry:
     """One test function. ``name`` is ``<file stem>::<function>``; ``factories`` in order of importance, the judged one
-    first; ``sometimes`` are called by some of its cases only. ``memory`` (bytes) and ``seconds`` are caps of its own.
+    first; ``sometimes`` are called by some of its cases only. ``uncounted``: comparison functions (``allclose``, ...)
+    that it does not use against a reference of the kernel, so that their differences say nothing of it. ``memory`` (bytes) and ``seconds`` are caps of its own.
     """
 
     name: str
     factories: tuple[str, ...] = ()
     sometimes: tuple[str, ...] = ()
     probes: tuple[Probe, ...] = ()
+    uncounted: tuple[str, ...] = ()
     memory: int | None = None
     seconds: float | None = None
 
@@ -103,7 +105,7 @@ def parse_catalogue(text: str, path: str = "catalogue.toml") -> Catalogue:
         for row in data.get("test", []):
             _take(
                 row,
-                ("name", "factories", "sometimes", "probes", "memory_mib", "seconds"),
+                ("name", "factories", "sometimes", "probes", "uncounted", "memory_mib", "seconds"),
                 f"test {row.get('name')!r}",
                 path,
             )
@@ -114,6 +116,7 @@ def parse_catalogue(text: str, path: str = "catalogue.toml") -> Catalogue:
                 factories=tuple(row.get("factories", ())),
                 sometimes=tuple(row.get("sometimes", ())),
                 probes=tuple(Probe(probe["function"], probe["variable"]) for probe in row.get("probes", ())),
+                uncounted=tuple(row.get("uncounted", ())),
                 memory=row["memory_mib"] << 20 if "memory_mib" in row else None,
                 seconds=float(row["seconds"]) if "seconds" in row else None,
             )

@@ -67,7 +67,7 @@ def read_options(config: pytest.Config) -> Any:
         if isinstance(data.get(name), str):
             data[name] = Path(data[name])
     data["paths"] = tuple(Path(path) for path in data.get("paths", ()))
-    for name in ("select", "files", "pytest_args"):
+    for name in ("select", "files", "preload", "pytest_args"):
         if data.get(name) is not None:
             data[name] = tuple(data[name])
     try:

@@ -25,7 +25,7 @@ class FactoryCount:
 @dataclass(frozen=True)
 class CaseResult:
     """One finished case. ``test``: ``<file stem>::<function>``; ``case``: parameter id. ``worst``: largest difference
-    in a comparison that allows one; ``exact``: comparisons that found equality; ``peak``: bytes that the process grew
+    in a comparison that allows one; ``cpu``: processor seconds of the call; ``exact``: comparisons that found equality; ``peak``: bytes that the process grew
     by. ``line``: where a failure stands in the test's file, 0 when unknown."""
 
     nodeid: str
@@ -36,6 +36,7 @@ class CaseResult:
     reason: str = ""
     line: int = 0
     seconds: float = 0.0
+    cpu: float = 0.0
     peak: int = 0
     worst: float | None = None
     exact: int = 0

@@ -19,6 +19,7 @@ VERIFY_KINDS: dict[str, FindingKind] = {
         ("PV010", "catalogue-outdated", "The catalogue of upstream's tests does not say what the tests do."),
         ("PV011", "not-a-stub", "A factory that is left out on purpose is not a stub."),
         ("PV012", "backend-unimportable", "The emitted backend cannot be imported."),
+        ("PV014", "no-mask", "A kernel ran without write masks although masks were given."),
         ("PV013", "cases-lost", "Test cases were collected and never finished."),
     )
 }

@@ -113,15 +113,18 @@ class CaseLimits:
             move(-size)
 
 
-def cap_exceeded(error: BaseException, caps: Caps) -> str:
-    """The cap that this error reports, as a text with the size; "" when it is another error."""
+def cap_exceeded(error: BaseException, caps: Caps, peak: int) -> str:
+    """The cap that this error reports, as a text with the case's size; "" when it is another error.
+
+    ``peak``: bytes that the process had grown by when the error came.
+    """
     if isinstance(error, TimeCapExceeded):
-        return f"over {caps.seconds:g} s"
+        return f"over {caps.seconds:g} s, with {peak / (1 << 20):,.0f} MiB"
     if caps.memory is None:
         return ""
     match = _ALLOCATION.search(str(error)) if isinstance(error, RuntimeError) else None
     if match is not None:
         return f"needs {int(match[1]) / (1 << 20):,.0f} MiB in one tensor, over {caps.memory >> 20} MiB in all"
     if isinstance(error, MemoryError):
-        return f"over {caps.memory >> 20} MiB"
+        return f"over {caps.memory >> 20} MiB, with {peak / (1 << 20):,.0f} MiB held"
     return ""

@@ -41,6 +41,7 @@ class _Case:
         self.judgement: Judgement | None = None
         self.line = 0
         self.seconds = 0.0
+        self.cpu = 0.0
         self.peak = 0
         self.log: Any = None
 
@@ -87,8 +88,8 @@ class VerifyPlugin:
         self.exported: tuple[str, ...] = ()
         self.header: dict[str, Any] = {}
         self.device_map: Any = None
+        self._begin = time.monotonic()
         self._restore: Callable[[], None] = lambda: None
-        self._saved: dict[str, Any] = {}
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self.writer = EventWriter(Path(session.results) / f"{os.getpid()}-{worker}.jsonl")
 
@@ -108,6 +109,8 @@ class VerifyPlugin:
         session, root = self.session, Path(self.session.root)
         sys.path[:0] = [str(root), *session.paths]
         os.environ["DEEPINFER_NEURON_DEVICE"] = session.device
+        for name in session.preload:
+            importlib.import_module(name)
         version = (
             references.install_references(session.flavour, root) if references.needs_references(root / OPS) else ""
         )
@@ -241,14 +244,23 @@ class VerifyPlugin:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         state = item.stash[_CASE] = _Case()
         self.writer.write("begin", nodeid=item.nodeid)
-        if self.device_map is not None:
-            self.device_map.reset()
-        state.log = self.recorder.start()
+        self._reset_default_device()
+        entry = self.catalogue.tests.get(case_names(item)[0])
+        state.log = self.recorder.start(entry.uncounted if entry is not None else ())
         try:
             return (yield)
         finally:
             self.recorder.stop()
             self._write(item, state)
+
+    def _reset_default_device(self) -> None:
+        """Some tests set a default device and leave it set."""
+        import torch
+
+        if self.device_map is not None:
+            self.device_map.reset()
+        else:
+            torch.set_default_device(None)
 
     def _write(self, item: pytest.Item, state: _Case) -> None:
         test, case = case_names(item)
@@ -270,6 +282,7 @@ class VerifyPlugin:
                 reason=_with_difference(judgement, log.unequal),
                 line=state.line,
                 seconds=state.seconds,
+                cpu=state.cpu,
                 peak=state.peak,
                 worst=worst,
                 exact=log.exact,
@@ -295,16 +308,17 @@ class VerifyPlugin:
             probes.start(module, entry.probes)
         reset_peak()
         held = resident_peak()
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         try:
             with self.limits.apply():
                 return (yield)
         except BaseException as error:
             probes.raised(error.__traceback__)
-            state.judgement = self._judge(item, state, "failed", str(error), cap_exceeded(error, self.limits.caps))
+            capped = cap_exceeded(error, self.limits.caps, max(0, resident_peak() - held))
+            state.judgement = self._judge(item, state, "failed", str(error), capped)
             raise
         finally:
-            state.seconds = time.perf_counter() - start
+            state.seconds, state.cpu = time.perf_counter() - start, time.process_time() - cpu
             state.peak = max(0, resident_peak() - held)
             probes.stop()
             self.limits.caps = caps
@@ -359,7 +373,9 @@ class VerifyPlugin:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        report = build_report(read_events(Path(self.session.results)), self.session, self.catalogue)
+        report = build_report(
+            read_events(Path(self.session.results)), self.session, self.catalogue, time.monotonic() - self._begin
+        )
         terminalreporter.section("porter verify")
         for line in render_text(report, failures=False).splitlines():
             terminalreporter.write_line(line)

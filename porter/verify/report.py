@@ -28,7 +28,7 @@ class FactoryRow:
 
     ``status``: ``implemented``, ``left out`` or ``missing``. A case counts for every factory that it called, and for the
     one it judges when it called none. ``worst`` (largest difference in comparisons that allow one) and ``exact``
-    (comparisons that found equality) come from the cases that judge this factory. ``seconds`` is time inside kernels,
+    (comparisons that found equality) come from cases of tests that always call this factory. ``seconds`` is time inside kernels,
     ``case_seconds`` time of the cases that judge it. ``unjudged``: arguments whose write mask is unknown; ``masked``:
     is there a mask at all.
     """
@@ -51,9 +51,9 @@ class FactoryRow:
     @property
     def error(self) -> str:
         """``exact``, the largest difference, or "-" when nothing was compared in a way that can be seen."""
-        if self.worst is not None:
+        if self.worst is not None and self.worst != 0.0:
             return f"{self.worst:.1e}" if math.isfinite(self.worst) else str(self.worst)
-        return "exact" if self.exact else "-"
+        return "exact" if self.exact or self.worst is not None else "-"
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,13 @@ def _judged(case: CaseResult, catalogue: Catalogue) -> str:
     return next(iter(case.factories), NO_KERNEL)
 
 
+def _compared(case: CaseResult, catalogue: Catalogue) -> tuple[str, ...]:
+    """Factories whose results the case compares: those that its test always calls."""
+    entry = catalogue.tests.get(case.test)
+    always = tuple(name for name in entry.factories if name in case.factories) if entry is not None else ()
+    return always or (_judged(case, catalogue),)
+
+
 def _counted_for(case: CaseResult, catalogue: Catalogue, excluded: Mapping[str, str]) -> tuple[str, ...]:
     if case.verdict is Verdict.LEFT_OUT:
         entry = catalogue.tests.get(case.test)
@@ -132,12 +139,12 @@ def _rows(events: Events, session: Session, catalogue: Catalogue) -> tuple[Facto
             calls[name] += use.calls
             kernel_seconds[name] += use.seconds
             unjudged[name] |= set(use.unjudged)
-        judged = _judged(case, catalogue)
-        case_seconds[judged] += case.seconds
-        exact[judged] += case.exact
-        if case.worst is not None:
-            known = worst.get(judged, 0.0)
-            worst[judged] = case.worst if math.isnan(case.worst) else max(known, case.worst)
+        case_seconds[_judged(case, catalogue)] += case.seconds
+        for name in _compared(case, catalogue):
+            exact[name] += case.exact
+            if case.worst is not None:
+                known = worst.get(name, 0.0)
+                worst[name] = case.worst if math.isnan(case.worst) else max(known, case.worst)
     names |= set(verdicts) if session.select is None else set(verdicts) & set(session.select)
 
     def status(name: str) -> str:
@@ -258,6 +265,12 @@ def build_report(events: Events, session: Session, catalogue: Catalogue, elapsed
             for row in rows
             if row.status == "missing"
         ]
+    if session.masks:
+        findings += [
+            Finding("PV014", f"{row.factory}: its kernels ran without write masks", symbol=row.factory)
+            for row in rows
+            if row.calls and not row.masked
+        ]
     return VerifyReport(
         flavour=session.flavour,
         device=session.device,
@@ -368,8 +381,10 @@ def render_text(report: VerifyReport, *, failures: bool = True) -> str:
         lines.append("")
     counts = ", ".join(f"{report.count(verdict)} {verdict}" for verdict in Verdict if report.count(verdict))
     size = "upstream's sizes" if report.full else "shrunk sizes"
+    cpu = sum(case.cpu for case in report.cases)
+    time = f"{report.elapsed:.0f} s ({cpu:.0f} processor seconds in the cases)"
     lines.append(
-        f"{report.flavour} on {report.device}, {size}: {counts or 'no cases'}; {len(report.findings)} findings; {report.elapsed:.0f} s"
+        f"{report.flavour} on {report.device}, {size}: {counts or 'no cases'}; {len(report.findings)} findings; {time}"
     )
     return "\n".join(lines)
 

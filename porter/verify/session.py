@@ -26,7 +26,8 @@ class Session:
     one of these factories, None for all. ``done``: node ids that an earlier process of the same run finished.
     ``memory`` (bytes above what the process holds already) and ``seconds``: caps for a case. ``full``: upstream's own
     sizes, where a cap is listed and not failed. ``paths``: folders put at the front of ``sys.path`` after the
-    workspace, for the real tile-kernels and tilelang.
+    workspace, for the real tile-kernels and tilelang. ``preload``: modules imported before anything else, for a device
+    that has to be registered with torch.
     """
 
     root: str
@@ -43,6 +44,7 @@ class Session:
     seconds: float | None = None
     full: bool = False
     paths: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
     catalogue: str | None = None
 
     def write(self, path: Path) -> None:
@@ -60,7 +62,7 @@ def read_session(path: Path) -> Session:
         data = json.loads(path.read_text(encoding="utf-8"))
         for name in ("files", "select"):
             data[name] = None if data[name] is None else tuple(data[name])
-        for name in ("done", "paths"):
+        for name in ("done", "paths", "preload"):
             data[name] = tuple(data[name])
         return Session(**data)
     except (OSError, ValueError, TypeError, KeyError) as error:

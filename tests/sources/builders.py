@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import subprocess
+import sys
 import tarfile
 import threading
 import zipfile
@@ -171,3 +174,18 @@ class _Recorded:
 
     def resize(self, total: int | None) -> None:
         self.owner.totals[self.label] = total
+
+
+def environ() -> dict[str, str]:
+    """Environment of a Python that finds what this one finds.
+
+    It writes no byte code: a process whose files are cut short would leave broken byte code for everybody.
+    """
+    found = os.pathsep.join(path for path in sys.path if path)
+    return {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script in a Python of its own."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ(), timeout=120)

@@ -9,8 +9,6 @@ import lzma
 import os
 import resource
 import stat
-import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -25,7 +23,7 @@ from porter.sources.archive import is_archive, unpack, unpacked_tree
 from porter.sources.members import Members
 from porter.sources.progress import QuietProgress
 from porter.sources.rules import DEFAULT_RULES, Limits, UnpackRules
-from tests.sources.builders import PACKAGE, Recorder, entry, sdist, tar, wheel, zipped
+from tests.sources.builders import PACKAGE, Recorder, entry, run, sdist, tar, wheel, zipped
 
 TIGHT = Limits(archive_bytes=1 << 20, total_bytes=1 << 20, file_bytes=1 << 16, members=20, links=3)
 DIGEST = "0" * 64
@@ -571,10 +569,8 @@ except SourceError as error:
 def test_full_disk_is_told_from_a_bad_archive(here: Path) -> None:
     """A file that the system refuses to grow stands for a full disk."""
     archive = tar(here / "a.tar.gz", [entry("a.py", b"x" * 9_000)])
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, archive, here / "out"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("SourceError free some space")
+    done = run(FULL_DISK, archive, here / "out")
+    assert done.stdout.startswith("SourceError free some space"), done.stderr
     assert [path.name for path in here.iterdir()] == ["a.tar.gz"]
 
 

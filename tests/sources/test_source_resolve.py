@@ -36,7 +36,9 @@ from tests.sources.builders import (
     Reply,
     disk_index,
     entry,
+    environ,
     page,
+    run,
     sdist,
     server,
     sha256,
@@ -532,17 +534,6 @@ except SourceError as error:
 """
 
 
-def run(script: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        timeout=60,
-    )
-
-
 def test_full_disk_while_downloading(shelf: Path, cache: Path) -> None:
     done = run(FULL, shelf, cache)
     assert done.stdout.startswith("free some space"), done.stderr
@@ -623,9 +614,8 @@ with Cache(Path(sys.argv[1])).hold("key", QuietProgress()):
     print("held", flush=True)
     sys.stdin.readline()
 """
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(
-        [sys.executable, "-c", script, cache], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+        [sys.executable, "-c", script, cache], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ()
     ) as other:
         assert other.stdout is not None and other.stdin is not None
         assert other.stdout.readline() == "held\n"

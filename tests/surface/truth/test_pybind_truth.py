@@ -566,9 +566,12 @@ def test_no_definition_goes_without_a_digest(source_root: SourceRoot) -> None:
 
 def _relaid(data: bytes) -> bytes:
     """The same tokens on lines of their own, with comments between; preprocessor lines as they were."""
+    strings = [(token.start, token.end) for token in tokens(data) if token.kind in ("raw", "string")]
     out: list[bytes] = []
     done = 0
     for match in re.finditer(rb"^[ \t]*#(?:[^\n\\]|\\\r?\n|\\.)*", data, re.MULTILINE):
+        if match.start() < done or any(start < match.start() < end for start, end in strings):
+            continue
         out.extend(token.text + b" /* note */" for token in tokens(data[done : match.start()]))
         out.append(match.group())
         done = match.end()

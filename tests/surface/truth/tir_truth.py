@@ -5,8 +5,8 @@ A script, run in its own process: it imports upstream packages, which the tool n
 
 Usage: tir_truth.py BACKEND DEEPINFER_ROOT TILE_KERNELS_ROOT, where BACKEND is ``asc`` or ``cuda``. Prints one JSON object:
 factory id -> {"sets": elaborated argument sets, "refused": sets that the factory's own asserts refuse,
-"failed": error texts, "arguments": {name: {"read", "written", "lost": bool}}}, "lost" meaning that a pointer to the buffer
-was handed to foreign code. Arguments of all sets are joined by "or".
+"failed": error texts, "arguments": {name: {"read", "written", "lost": bool}}} for tensors, "lost" meaning that a pointer to
+the buffer was handed to foreign code. Arguments of all sets are joined by "or".
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def prepare(backend: str, roots: Sequence[str]) -> None:
     import torch
 
     properties = types.SimpleNamespace(
-        vector_core_num=64, cube_core_num=32, multi_processor_count=132, L2_cache_size=192 << 20
+        vector_core_num=64, cube_core_num=32, multi_processor_count=132, L2_cache_size=192 << 20, shared_memory_per_multiprocessor=228 << 10
     )
     torch.npu = types.SimpleNamespace(get_device_properties=lambda *_: properties, current_device=lambda: 0)
     torch.cuda.get_device_properties = lambda *_: properties
@@ -66,9 +67,10 @@ def accesses(function: Any) -> dict[str, dict[str, bool]]:
     behind: dict[Any, str] = {}
     for parameter in function.params:
         buffer = function.buffer_map.get(parameter)
-        name = str(parameter.name).removesuffix("_handle") if buffer is None else str(buffer.name)
-        rows[name] = {"read": False, "written": False, "lost": False}
         if buffer is not None:
+            # A buffer takes the last name it was bound to; its parameter keeps the kernel's own.
+            name = str(parameter.name).removesuffix("_handle")
+            rows[name] = {"read": False, "written": False, "lost": False}
             behind[buffer.data] = name
 
     def mark(buffer: Any, mask: int) -> None:
@@ -140,7 +142,7 @@ def accesses(function: Any) -> dict[str, dict[str, bool]]:
 def combinations(options: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """Argument sets: what changes the code that is generated is varied, sizes have their later choices as a fallback only.
 
-    Varied: first choices, last choices, and every single change from either. Fallback: the product of all choices.
+    Varied: first choices, last choices, and every single change from the first. Fallback: the product of all choices.
     """
     varied = {
         name: choices
@@ -151,7 +153,6 @@ def combinations(options: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any
     last = {**first, **{name: choices[-1] for name, choices in varied.items()}}
     rows = [first, last]
     rows += [{**first, name: choice} for name, choices in varied.items() for choice in choices[1:]]
-    rows += [{**last, name: choice} for name, choices in varied.items() for choice in choices[:-1]]
     seen: set[str] = set()
     for values in (*rows, None, *itertools.islice(itertools.product(*options.values()), 4096)):
         if values is None:
@@ -162,6 +163,10 @@ def combinations(options: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any
         if key not in seen:
             seen.add(key)
             yield row
+
+
+def timed(identity: str, out: dict[str, Any], start: float) -> None:
+    out[identity]["seconds"] = round(out[identity].get("seconds", 0.0) + time.process_time() - start, 2)
 
 
 def elaborate(
@@ -178,6 +183,7 @@ def elaborate(
     parameters = inspect.signature(factory.func.orig_func if hasattr(factory, "func") else factory).parameters
     used = {name: choices for name, choices in options.items() if name in parameters}
     tried = 0
+    start = time.process_time()
     for values in combinations(used):
         if not values and used:
             # The fallback is for factories that refuse every plain choice.
@@ -204,6 +210,7 @@ def elaborate(
                 known = row["arguments"].setdefault(name, {"read": False, "written": False, "lost": False})
                 for key, value in seen.items():
                     known[key] |= value
+    timed(identity, out, start)
 
 
 def booleans(factory: Callable[..., Any], skip: Sequence[str] = ()) -> dict[str, Sequence[Any]]:
@@ -352,6 +359,7 @@ def fused(identity: str, module: Any, kernel: Any, layouts: Sequence[Any], out: 
                 inner["sets"] += 1
 
                 def call(*tensors: Any) -> None:
+                    # Every argument of this kernel is a tensor.
                     for tensor, seen in zip(tensors, found.values(), strict=True):
                         if tensor is not None:
                             seen_by_pointer[tensor.data_ptr()] = seen
@@ -451,7 +459,10 @@ def tile_kernels(backend: str, out: dict[str, Any]) -> None:
         {"x_dtype": (T.float8_e4m3fn,), "out_config": (output("e4m3", (1, 32), **packed),)},
         {"x_dtype": (T.bfloat16,), "out_config": (output("bf16", (1, 1)),)},
     )
-    variants = dict.fromkeys(("get_swiglu_backward_kernel_asc", "get_swiglu_backward_and_per_token_cast_kernel_cuda"), swiglu_backward)
+    variants: dict[str, tuple[dict[str, Sequence[Any]], ...]] = {
+        "get_norm_forward_and_per_token_cast_kernel_cuda": ({}, {"out_config": (output("e4m3", (1, 32), round_sf=True),), "mega_moe_block_m": (128,)}),
+    }
+    variants |= dict.fromkeys(("get_swiglu_backward_kernel_asc", "get_swiglu_backward_and_per_token_cast_kernel_cuda"), swiglu_backward)
     constants = {"mhc": 4, "h": 4096, "hidden": 4096, "hidden_size": 4, "mhc_mult": 4, "mhc_mult3": 24, "mhc_mult2": 16, "mhc3": 24, "mhc2": 16, "m": 24, "n": 1024,
                  "L": 3, "L_post": 2, "n_rms_group": 1}  # fmt: skip
     root = Path(importlib.import_module("tile_kernels").__path__[0])

@@ -6,12 +6,14 @@ called (not when it is looked up: annotations name classes that never run).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend
+from deepinfer.neuron_ops.transfer_to_neuron.host import HostStream, StreamContext
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher, class_proxy, eager_only
 
 _NO_GRAPHS = "graph capture is CUDA's; basic mode runs eagerly"
@@ -25,23 +27,10 @@ REFUSED: Mapping[str, str] = {
     "cudart": "there is no CUDA runtime; host memory is pinned through PLATFORM.pin_host_memory, a no-op here",
     "memory._record_memory_history": _NO_HISTORY,
     "memory._dump_snapshot": _NO_HISTORY,
-    "memory_snapshot": _NO_HISTORY,
-    "ExternalStream": "a raw CUDA stream handle means nothing here",
-    "get_stream_from_external": "a raw CUDA stream handle means nothing here",
-    "CUDAPluggableAllocator": "the allocator is the Neuron runtime's",
-    "MemPool": "the allocator is the Neuron runtime's",
-    "use_mem_pool": "the allocator is the Neuron runtime's",
-    "caching_allocator_alloc": "the allocator is the Neuron runtime's",
-    "caching_allocator_delete": "the allocator is the Neuron runtime's",
-    "jiterator": "CUDA source cannot be compiled here",
-    "utilization": "NVML reads NVIDIA devices; use neuron-top",
-    "temperature": "NVML reads NVIDIA devices; use neuron-top",
-    "power_draw": "NVML reads NVIDIA devices; use neuron-top",
-    "clock_rate": "NVML reads NVIDIA devices; use neuron-top",
 }
 """``torch.cuda.<name>`` -> why it cannot be."""
 
-_CLASSES = {"CUDAGraph", "graph", "ExternalStream", "CUDAPluggableAllocator", "MemPool"}
+_CLASSES = {"CUDAGraph", "graph"}
 _SUBMODULES = ("memory", "random", "graphs", "streams")
 _SYNC_MODES = {"default": 0, "warn": 1, "error": 2}
 _MEMORY_FIGURES = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
@@ -88,7 +77,7 @@ def mapped(backend: Backend) -> dict[str, Any]:
         # streams and events
         "Event": backend.event_class,
         "Stream": class_proxy(_stream_class(backend), backend.make_stream),
-        "StreamContext": backend.stream,
+        "StreamContext": class_proxy(StreamContext, backend.stream),
         "stream": backend.stream,
         "current_stream": backend.current_stream,
         "default_stream": backend.current_stream,
@@ -157,15 +146,19 @@ def _set_everywhere(patcher: Patcher, dotted: str, value: Any) -> None:
 
 
 def _marked(name: str, value: Any) -> Any:
-    """A function of its own, named as the CUDA one, that torch.compile does not trace into."""
+    """A function in the likeness of the CUDA one, that torch.compile does not trace into.
+
+    It carries the original as ``__wrapped__``: torch's compiler looks through some of these names when it is imported.
+    """
     if isinstance(value, type) or not callable(value):
         return value
 
     def function(*args: Any, **kwargs: Any) -> Any:
         return value(*args, **kwargs)
 
-    function.__name__ = function.__qualname__ = name
-    function.__module__ = "torch.cuda"
+    original = getattr(torch.cuda, name, None)
+    if original is not None:
+        functools.update_wrapper(function, original)
     return eager_only(function)
 
 
@@ -194,8 +187,6 @@ def _device_context(backend: Backend, device_of: Callable[[Any], Any]) -> type:
 
 def _stream_class(backend: Backend) -> type:
     """The class whose instances ``isinstance(x, torch.cuda.Stream)`` accepts."""
-    from deepinfer.neuron_ops.transfer_to_neuron.host import HostStream
-
     native = getattr(getattr(torch, "neuron", None), "Stream", None) if backend.target == "neuron" else None
     return native if isinstance(native, type) else HostStream
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import serialization as torch_serialization
 
-from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend
+from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend, real_device
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher
 
-_BEFORE_CUDA = 5
-"""Priority of our tag reader; torch's own CUDA reader has 20."""
+_CUDA_PRIORITY = 20
+"""Priority of torch's own reader of CUDA tags; smaller ones are asked first, and no two may be equal."""
 
 
 def patch(patcher: Patcher, backend: Backend) -> None:
@@ -21,6 +21,8 @@ def patch(patcher: Patcher, backend: Backend) -> None:
 
     @functools.wraps(load)
     def mapped_load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(map_location, dict):  # storage tag -> where it goes
+            map_location = {tag: _text(backend.map_device(place)) for tag, place in map_location.items()}
         return load(f, backend.map_device(map_location), *args, **kwargs)
 
     patcher.set(torch, "load", mapped_load)
@@ -32,7 +34,9 @@ def patch(patcher: Patcher, backend: Backend) -> None:
         return storage if backend.target == "cpu" else _to_device(storage, backend)
 
     before = list(torch_serialization._package_registry)
-    torch_serialization.register_package(_BEFORE_CUDA, lambda storage: None, restore)
+    taken = {entry[0] for entry in before}
+    priority = next(number for number in range(_CUDA_PRIORITY - 1, -_CUDA_PRIORITY, -1) if number not in taken)
+    torch_serialization.register_package(priority, lambda storage: None, restore)
     added = [entry for entry in torch_serialization._package_registry if entry not in before]
 
     def undo() -> None:
@@ -40,6 +44,10 @@ def patch(patcher: Patcher, backend: Backend) -> None:
             torch_serialization._package_registry.remove(entry)
 
     patcher.on_restore(undo)
+
+
+def _text(place: Any) -> Any:
+    return str(place) if isinstance(place, real_device) else place
 
 
 def _to_device(storage: torch.UntypedStorage, backend: Backend) -> torch.UntypedStorage:
