@@ -270,7 +270,7 @@ def _entry(symbol: Symbol, file: OverrideFile | None, classifier: _Classifier, m
     if feature is not None:
         return Entry(symbol, State.EXCLUDED, Origin.NONE, *feature)
     if file is not None and symbol.qualname in file.unwritten:
-        return Entry(symbol, State.PENDING, reason=f"its override in {file.path} is a skeleton still")
+        return Entry(symbol, State.PENDING, reason=f"its override in {file.path} is a skeleton still", override=file.path)
     if pending is not None:
         return Entry(symbol, State.PENDING, reason=pending)
     if classifier.in_feature(symbol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from neuron_numerics import e2m1
 from neuron_numerics.casts import quantise_groups
 from neuron_numerics.formats import quant_format

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from neuron_numerics import e2m1
 from neuron_numerics.scales import ue8m0_decode
 

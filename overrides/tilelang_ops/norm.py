@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from neuron_numerics.casts import quantise_groups
 from neuron_numerics.formats import quant_format
 

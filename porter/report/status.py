@@ -54,8 +54,12 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def engine_entries(plan: Plan) -> dict[str, Entry | None]:
-    """Plan entries of the vendor names that the engine uses; None for a name that upstream's package does not have."""
-    return {name: plan.by_id.get(plan.lock.paths.get(name, "")) for name in plan.lock.engine_names}
+    """Plan entries of the vendor names that the engine uses; None for a name that upstream's package does not have.
+
+    Modules are left out: they are only the way to the names in them.
+    """
+    modules = {module.module.name for module in plan.modules}
+    return {name: plan.by_id.get(plan.lock.paths.get(name, "")) for name in plan.lock.engine_names if name not in modules}
 
 
 def as_json(plan: Plan) -> str:

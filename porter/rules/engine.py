@@ -9,9 +9,7 @@ import libcst as cst
 from porter.rules import RULES, suppression, unreadable
 from porter.rules.base import Problem, Rule, RuleContext, RuleFinding
 from porter.rules.source import SourceFile
-
-# libcst's parser is native and overflows its stack, and with it the process, somewhere beyond this.
-_DEEPEST = 200
+from porter.surface.nesting import too_deep
 
 __all__ = ["RuleContext", "RuleFinding", "check_file"]
 
@@ -26,7 +24,7 @@ def check_file(
     """
     context = context or RuleContext()
     chosen = tuple(RULES.values()) if rules is None else tuple(rules)
-    if _nesting(data) > _DEEPEST:
+    if too_deep(data):
         return [_unreadable(path, RecursionError())]
     try:
         file = SourceFile(path, data)
@@ -38,18 +36,6 @@ def check_file(
         for problem in suppression.problems(file, used, RULES):
             findings.append(_finding(suppression.RULE, problem, file))
     return sorted(set(findings), key=lambda one: (one.line, one.code, one.message, one.found))
-
-
-def _nesting(data: bytes) -> int:
-    """Depth of brackets, strings and comments counted in."""
-    depth = deepest = 0
-    for byte in data:
-        if byte in b"([{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b")]}":
-            depth = max(depth - 1, 0)
-    return deepest
 
 
 def _suppressed(file: SourceFile, found: list[tuple[Rule, Problem]]) -> tuple[list[RuleFinding], set[tuple[int, str]]]:

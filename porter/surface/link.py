@@ -293,7 +293,7 @@ class Linker:
         prefix = module + "."
         names = {full[len(prefix) :] for full in self.table if full.startswith(prefix)}
         used = {f"{one.module}.{one.name}" for one in self.bodies.extension_names}
-        names |= {full[len(prefix) :] for full in used if full.startswith(prefix)}
+        names |= {full[len(prefix) :].partition(".")[0] for full in used if full.startswith(prefix)}
         for name in sorted(names):
             full = prefix + name
             known = "." not in name and full not in self.submodules

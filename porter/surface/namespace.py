@@ -282,8 +282,10 @@ class Program:
         if inner in self.modules:
             self._load(inner)
             return ModuleReference(inner), ()
-        if source.state == "loading":
+        if source.state == "loading" and source is not importer:
             return Lazy(target, name), ()
+        if source.is_package and "try" in _guards(event.guard) and inner not in self.extensions:
+            return self._module(inner, event, importer) or Unknown(target, name), ()
         return self._absent(source, name), ()
 
     def _absent(self, source: LoadedModule, name: str) -> Target:
@@ -409,7 +411,7 @@ class Program:
         seen = set()
         while isinstance(target, Lazy):
             if target in seen:
-                return Unknown(target.module, target.name)
+                return self._absent(self.modules[target.module], target.name)
             seen.add(target)
             found = self.lookup(target.module, target.name, history=True)
             if found is None:

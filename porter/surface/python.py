@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import keyword
 import sys
 import threading
 import tokenize
@@ -27,6 +28,7 @@ from porter.surface.model import (
     ParameterKind,
     Signature,
 )
+from porter.surface.nesting import too_deep
 from porter.surface.scopes import Uses, function_uses, imported_names, target_names, uses
 from porter.surface.text import augmented_operator, dotted, grouped, string_value, text_of
 
@@ -107,12 +109,43 @@ def _check_nesting(path: str, data: bytes) -> None:
                 message = f"nests brackets more than {_NESTED_BRACKETS} deep; expected what Python itself accepts"
                 raise UnreadableFileError(message, path=path, line=token.start[0])
     except (tokenize.TokenError, SyntaxError) as error:
-        raise UnreadableFileError(f"is not valid Python: {error}", path=path, line=1) from error
+        told, *place = error.args
+        line = place[0][0] if isinstance(error, tokenize.TokenError) and place else getattr(error, "lineno", None)
+        raise UnreadableFileError(f"is not valid Python: {told}; expected brackets that match", path=path, line=line or 1) from error
+
+
+def _parse(data: bytes) -> cst.Module:
+    try:
+        return cst.parse_module(data)
+    except (cst.CSTValidationError, TypeError):
+        # libcst wants spaces where Python needs none: ``(a)if b else(lambda: c)``.
+        spaced = _spaced(data)
+        if spaced is None:
+            raise
+        return cst.parse_module(spaced)
+
+
+def _spaced(data: bytes) -> bytes | None:
+    """The same program with a space on both sides of each keyword; None when Python's tokenizer cannot read it either."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        lines = list(io.StringIO(data.decode(encoding)))
+        tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+    except (tokenize.TokenError, SyntaxError, UnicodeError):
+        return None
+    for token in reversed(tokens):
+        if token.type == tokenize.NAME and keyword.iskeyword(token.string):
+            row, start, end = token.start[0] - 1, token.start[1], token.end[1]
+            line = lines[row]
+            before = " " if start and not line[start - 1].isspace() else ""
+            after = " " if end < len(line) and not line[end].isspace() else ""
+            lines[row] = line[:start] + before + token.string + after + line[end:]
+    return "".join(lines).encode(encoding)
 
 
 def _extract(path: str, data: bytes) -> ModuleFacts:
     try:
-        module = cst.parse_module(data)
+        module = _parse(data)
         return _Reader(module, has_walrus=b":=" in data).read()
     except cst.ParserSyntaxError as error:
         raise UnreadableFileError(_syntax_message(error, data), path=path, line=error.raw_line) from error

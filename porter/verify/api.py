@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from porter.verify.session import SESSION_VARIABLE, Session
 from porter.verify.shrink import load_shrinks
 from porter.verify.workspace import OPS, Workspace, make_workspace, stage_overrides
 
-SHRUNK_MEMORY, SHRUNK_SECONDS = 3 << 30, 60.0
+SHRUNK_MEMORY, SHRUNK_SECONDS = 4 << 30, 60.0
 FULL_MEMORY, FULL_SECONDS = 8 << 30, 120.0
 _RESTARTS = 5
 _SILENCE = 120.0
@@ -94,6 +94,46 @@ def _masks(value: Mapping[str, Any] | Path | None) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise MaskError("expected an object of factories", path=str(value))
     return data
+
+
+_PATHS = ("upstream", "overlay", "overrides", "masks", "catalogue", "shrinks", "workspace")
+
+
+def read_options_file(path: Path) -> dict[str, Any]:
+    """The JSON object in ``path``, for ``options_from``.
+
+    Raises:
+        UsageError: it cannot be read, or holds something else.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot be read: {error}", path=str(path)) from error
+    if not isinstance(data, dict):
+        raise UsageError("expected a JSON object with the fields of VerifyOptions", path=str(path))
+    return data
+
+
+def options_from(data: Mapping[str, Any]) -> VerifyOptions:
+    """Options from plain data: paths as text, tuples as lists.
+
+    Raises:
+        UsageError: a field that does not exist, or no ``upstream``.
+    """
+    values = dict(data)
+    unknown = sorted(set(values) - {item.name for item in fields(VerifyOptions)})
+    if unknown:
+        raise UsageError(f"unknown field {unknown[0]!r}", fix="the fields of porter.verify.api.VerifyOptions")
+    if "upstream" not in values:
+        raise UsageError("no upstream named", fix="name the root of an unpacked deepinfer")
+    for name in _PATHS:
+        if isinstance(values.get(name), str):
+            values[name] = Path(values[name])
+    values["paths"] = tuple(Path(path) for path in values.get("paths", ()))
+    for name in ("select", "files", "preload", "pytest_args"):
+        if values.get(name) is not None:
+            values[name] = tuple(values[name])
+    return VerifyOptions(**values)
 
 
 def check_options(options: VerifyOptions) -> None:

@@ -30,7 +30,7 @@ def _kernels(
         return None
     masks: list[dict[str, bool | None]] = []
     for kernel in contract.kernels:
-        if kernel.delegate:
+        if kernel.delegate and not kernel.arguments:
             target = by_name.get(kernel.delegate.rpartition(".")[2])
             found = None if target is None or target.id in seen else _kernels(target, by_name, seen | {target.id})
             if found is None:

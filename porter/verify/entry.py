@@ -9,7 +9,6 @@ line, but for the place and porter's own options, to a pytest process that runs 
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from typing import Any
 
 import pytest
 
-_PATHS = ("upstream", "overlay", "overrides", "masks", "catalogue", "shrinks", "workspace")
 _OPTIONS = (
     ("options", "FILE", "JSON object with the fields of porter.verify.api.VerifyOptions"),
     ("upstream", "FOLDER", "unpacked deepinfer"),
@@ -47,33 +45,15 @@ def read_options(config: pytest.Config) -> Any:
     Raises:
         UsageError: unreadable file, unknown field, or no upstream named.
     """
-    from porter.errors import UsageError
-    from porter.verify.api import VerifyOptions
+    from porter.verify.api import options_from, read_options_file
 
-    data: dict[str, Any] = {}
     file = config.getoption("--porter-options")
-    if file is not None:
-        try:
-            data = dict(json.loads(Path(file).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise UsageError(f"cannot be read: {error}", path=str(file)) from error
+    data = {} if file is None else read_options_file(Path(file))
     for name in ("upstream", "overlay", "overrides", "masks", "flavour", "device", "full"):
         value = config.getoption(f"--porter-{name}")
         if value is not None:
             data[name] = value
-    if "upstream" not in data:
-        raise UsageError("no upstream named", fix="--porter-upstream=FOLDER, or --porter-options=FILE")
-    for name in _PATHS:
-        if isinstance(data.get(name), str):
-            data[name] = Path(data[name])
-    data["paths"] = tuple(Path(path) for path in data.get("paths", ()))
-    for name in ("select", "files", "preload", "pytest_args"):
-        if data.get(name) is not None:
-            data[name] = tuple(data[name])
-    try:
-        return VerifyOptions(**data)
-    except TypeError as error:
-        raise UsageError(f"unknown field: {error}", path=str(file)) from error
+    return options_from(data)
 
 
 def inner_arguments(arguments: Sequence[str], here: Path) -> list[str] | None:

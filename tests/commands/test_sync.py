@@ -54,7 +54,7 @@ def message(call, *args, **kwargs):
         return str(error)
     raise SystemExit("did not raise")
 assert message(deep_gemm.mul, 1, 2, scale=3.0) == "mul: not implemented on Neuron yet; overrides/vendor/deep_gemm/core.py would supply it"
-assert message(deep_select.topk, 1, 2, 3, x=4) == "topk: not supported on Neuron (basic mode)"
+assert message(deep_select.topk, 1, 2, 3, y=4) == "topk: not supported on Neuron (basic mode)"
 assert message(tilelang.dynamic, "n") == "dynamic: not supported on Neuron (basic mode)"
 assert "not implemented" in message(deep_gemm.core.Engine, 3, eager=False)
 try:
@@ -87,7 +87,7 @@ def test_nothing_of_the_upstream_is_executed(mini: Mini, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("path", "data", "message"),
     [
-        (f"deepinfer/{OPS}/asc/broken.py", b"def f(:\n    pass\n", "broken.py:1"),
+        (f"deepinfer/{OPS}/asc/broken.py", b"def f(:\n    pass\n", "broken.py:2"),
         ("deep_gemm/deep_gemm/latin.py", b"x = 'caf\xe9'\n", "latin.py"),
         ("tilelang/tilelang/deep.py", b"x = " + b"(" * 4000 + b")" * 4000 + b"\n", "deep.py"),
     ],

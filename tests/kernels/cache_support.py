@@ -42,7 +42,9 @@ def ascend_references(upstream: Callable[[str], Any], config: pytest.Config) -> 
         def cast_round_trip(x: torch.Tensor, fmt: str, group: int, round_sf: bool = False) -> None:
             x.copy_(reference.cast_back(reference.cast(x, fmt, (1, group), round_sf=round_sf), "bf16", (1, group)))
 
-        def rotate(x: torch.Tensor, cos_sin_cache: torch.Tensor, positions: torch.Tensor, interleaved: bool, conjugate: bool) -> None:
+        def rotate(
+            x: torch.Tensor, cos_sin_cache: torch.Tensor, positions: torch.Tensor, interleaved: bool, conjugate: bool
+        ) -> None:
             cos, sin = cos_sin_cache.chunk(2, dim=-1)
             x.copy_(reference.rotary_embedding_ref(x, cos, sin, positions, 0, interleaved, conjugate))
 
@@ -99,7 +101,9 @@ def sections(cache: torch.Tensor, layout: Any) -> tuple[torch.Tensor, torch.Tens
     else:
         page = cache.view(num_blocks, block_size * width)
         split = block_size * layout.quantized_bytes
-        values, scales = page[:, :split].view(num_blocks, block_size, -1), page[:, split:].view(num_blocks, block_size, -1)
+        values, scales = page[:, :split].view(num_blocks, block_size, -1), page[:, split:].view(
+            num_blocks, block_size, -1
+        )
     if not layout.do_cast:
         scales = scales.view(torch.int32)
     elif layout.sf_format == "e4m3":

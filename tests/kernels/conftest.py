@@ -37,6 +37,11 @@ _CONTAINERS = {
 }
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the marker that upstream's modules use as they are imported."""
+    config.addinivalue_line("markers", "benchmark: upstream's own benchmarks; none is collected here")
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Keep the machine's other core free, and sums in one order."""

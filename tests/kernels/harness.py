@@ -16,6 +16,7 @@ Use from a test in this folder::
 - ``check_fullgraph``: traces as one graph with ``torch.compile(fullgraph=True, dynamic=False)``; same bytes as eager.
 - ``check_mutations``: the exported, decomposed graph mutates no input but the written ones.
 - ``check_kernel``: all of the above; the arguments hold the kernel's results afterwards.
+- ``wrap_int32``: an int as int32 arithmetic leaves it, for oracles in plain Python.
 - ``count_ops``, ``new_bytes``: ATen ops dispatched and bytes newly allocated by one call (views are free).
 - ``wide_ops``: the ops of one call that make a 64-bit or complex tensor, which the device does not compute with.
 
@@ -80,6 +81,11 @@ class _Header:
     def of(tensor: torch.Tensor) -> _Header:
         storage = tensor.untyped_storage().data_ptr()
         return _Header(tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr(), storage)
+
+
+def wrap_int32(value: int) -> int:
+    """``value`` as int32 arithmetic leaves it."""
+    return (value + 2**31) % 2**32 - 2**31
 
 
 def argument_names(kernel: Kernel) -> list[str]:

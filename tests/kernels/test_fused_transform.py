@@ -26,18 +26,18 @@ def refs(upstream: Callable[[str], Any], pytestconfig: pytest.Config) -> Iterato
 
 def make_kernel(num_heads: int, head_dim: int, **options: Any) -> Any:
     rotary_dim = options.pop("rotary_dim", 64)
-    defaults: dict[str, Any] = dict(
-        do_norm=False,
-        norm_eps=EPS,
-        do_rope=False,
-        rotary_dim=rotary_dim,
-        rope_offset=head_dim - rotary_dim,
-        positions_dtype="int32",
-        is_neox=False,
-        conjugate=False,
-        return_bf16=False,
-        bf16_stage="transform",
-    )
+    defaults: dict[str, Any] = {
+        "do_norm": False,
+        "norm_eps": EPS,
+        "do_rope": False,
+        "rotary_dim": rotary_dim,
+        "rope_offset": head_dim - rotary_dim,
+        "positions_dtype": "int32",
+        "is_neox": False,
+        "conjugate": False,
+        "return_bf16": False,
+        "bf16_stage": "transform",
+    }
     return fused_norm_rope_hadamard_cast_store_kvcache_tl(num_heads, head_dim, **(defaults | options))
 
 
@@ -50,11 +50,15 @@ def plain(x: torch.Tensor, **options: Any) -> torch.Tensor:
     return out
 
 
-def rope_tables(n: int, rotary_dim: int, dtype: torch.dtype = torch.int32, limit: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_tables(
+    n: int, rotary_dim: int, dtype: torch.dtype = torch.int32, limit: int = 50
+) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(0, limit, (n,), dtype=dtype), torch.randn(limit, rotary_dim + 8)[:, :rotary_dim]
 
 
-def exact_rope(x: torch.Tensor, positions: torch.Tensor, cossin: torch.Tensor, neox: bool, conjugate: bool) -> torch.Tensor:
+def exact_rope(
+    x: torch.Tensor, positions: torch.Tensor, cossin: torch.Tensor, neox: bool, conjugate: bool
+) -> torch.Tensor:
     rotary_dim = cossin.shape[1]
     half = rotary_dim // 2
     angle = cossin.double()[positions.long()].unsqueeze(1)
@@ -106,7 +110,9 @@ def test_hadamard(refs: Any, head_dim: int, scale: float) -> None:
     x = torch.randn(6, 3, head_dim).bfloat16() * torch.exp2(torch.randint(-12, 12, (6, 3, head_dim)).float()).bfloat16()
     out = plain(x, do_hadamard=True, hadamard_scale=scale)
     assert torch.equal(out, refs.fused_transform.hadamard_transform_ref(x, scale))
-    signs = torch.tensor([[(-1.0) ** (i & j).bit_count() for j in range(head_dim)] for i in range(head_dim)], dtype=torch.float64)
+    signs = torch.tensor(
+        [[(-1.0) ** (i & j).bit_count() for j in range(head_dim)] for i in range(head_dim)], dtype=torch.float64
+    )
     exact = x.double() @ signs * scale
     assert ((out - exact).abs() <= exact.abs() * 2**-8 + x.double().abs().sum(-1, keepdim=True) * scale * 2**-22).all()
 
@@ -138,7 +144,9 @@ CASTS = {
 
 
 # e4m3 scales are for rows of 512.
-@pytest.mark.parametrize("name, head_dim", [(name, dim) for name in CASTS for dim in (128, 512) if (name, dim) != ("e2m1-16", 128)])
+@pytest.mark.parametrize(
+    "name, head_dim", [(name, dim) for name in CASTS for dim in (128, 512) if (name, dim) != ("e2m1-16", 128)]
+)
 @pytest.mark.parametrize("heads", [1, 3])
 def test_each_cast(refs: Any, name: str, head_dim: int, heads: int) -> None:
     fmt, group, rounded, sf_format = CASTS[name]
@@ -155,7 +163,7 @@ def test_each_cast(refs: Any, name: str, head_dim: int, heads: int) -> None:
     sf = guard(torch.zeros(n, heads, groups).to(sf_dtype))
     args = (x, None, None, None, None, None, quant, sf, None, None)
     check_kernel(kernel, *args, written=("out_quant", "out_sf"), gates=(head_dim, heads) == (512, 3))
-    options = dict(round_sf=rounded, use_packed_ue8m0=sf_format == "ue8m0", use_e4m3_sf=sf_format == "e4m3")
+    options = {"round_sf": rounded, "use_packed_ue8m0": sf_format == "ue8m0", "use_e4m3_sf": sf_format == "e4m3"}
     values, scales = refs.tk.cast(x.reshape(-1, head_dim), fmt, (1, group), **options)
     assert torch.equal(quant.view(torch.uint8).flatten(), values.view(torch.uint8).flatten())
     stored = scales.contiguous().view(torch.uint8)
@@ -167,12 +175,16 @@ def test_each_cast(refs: Any, name: str, head_dim: int, heads: int) -> None:
 def test_cast_back(refs: Any, name: str, keep_last: bool) -> None:
     fmt, group, rounded, sf_format = CASTS[name]
     x = torch.randn(5, 1, 512).bfloat16()
-    options = dict(cast_fmt=fmt, num_per_channels=group, round_sf=rounded, sf_format=sf_format)
+    options = {"cast_fmt": fmt, "num_per_channels": group, "round_sf": rounded, "sf_format": sf_format}
     out = plain(x, bf16_stage="cast_back", preserve_last_group=keep_last, **options)
     flat = x.view(-1, 512)
     values, scale = refs.tk.cast(flat, fmt, (1, group), round_sf=rounded)
     # Ascend divides by the factor it quantised with, which for unrounded scales is not exactly the stored scale.
-    factor = scale if rounded else 1 / (448 / flat.float().unflatten(1, (-1, group)).abs().amax(2).clamp_min(1e-4).double()).float()
+    factor = (
+        scale
+        if rounded
+        else 1 / (448 / flat.float().unflatten(1, (-1, group)).abs().amax(2).clamp_min(1e-4).double()).float()
+    )
     expected = (values.float() * factor.repeat_interleave(group, 1)).bfloat16()
     if keep_last:
         expected[:, -group:] = flat[:, -group:]
@@ -205,7 +217,13 @@ def test_all_stages_in_order(refs: Any) -> None:
 def test_bf16_of_each_stage(stage: str, hadamard: bool) -> None:
     x, weight = torch.randn(4, 2, 128).bfloat16(), torch.randn(128).bfloat16()
     positions, cossin = rope_tables(4, 64)
-    options: dict[str, Any] = dict(do_norm=True, weight=weight, do_rope=True, positions=positions, cossin=cossin)
+    options: dict[str, Any] = {
+        "do_norm": True,
+        "weight": weight,
+        "do_rope": True,
+        "positions": positions,
+        "cossin": cossin,
+    }
     out = plain(x, bf16_stage=stage, do_hadamard=hadamard, hadamard_scale=0.5, **options)
     expected = plain(x, do_norm=True, weight=weight)
     if stage == "transform":
@@ -218,7 +236,13 @@ def test_rows_of_heads_in_two_dimensions() -> None:
     n, heads = 5, 4
     x, weight = torch.randn(n, heads, 128).bfloat16(), torch.randn(128).bfloat16()
     positions, cossin = rope_tables(n, 64)
-    options: dict[str, Any] = dict(do_norm=True, weight=weight, do_rope=True, positions=positions, cossin=cossin)
+    options: dict[str, Any] = {
+        "do_norm": True,
+        "weight": weight,
+        "do_rope": True,
+        "positions": positions,
+        "cossin": cossin,
+    }
     expected = plain(x, **options)
     kernel = make_kernel(heads, 128, do_norm=True, do_rope=True, return_bf16=True)
     out = guard(torch.zeros(n * heads, 128).bfloat16())
@@ -228,22 +252,23 @@ def test_rows_of_heads_in_two_dimensions() -> None:
 
 
 def cache_kernel(layout: Any, block_size: int, **options: Any) -> Any:
-    defaults: dict[str, Any] = dict(
-        do_norm=True,
-        do_rope=True,
-        cast_fmt=layout.quantized_dtype,
-        num_per_channels=layout.elements_per_sf,
-        round_sf=layout.sf_format != "e4m3",
-        sf_format=layout.sf_format,
-        cache_layout=layout,
-        block_size=block_size,
-    )
+    defaults: dict[str, Any] = {
+        "do_norm": True,
+        "do_rope": True,
+        "cast_fmt": layout.quantized_dtype,
+        "num_per_channels": layout.elements_per_sf,
+        "round_sf": layout.sf_format != "e4m3",
+        "sf_format": layout.sf_format,
+        "cache_layout": layout,
+        "block_size": block_size,
+    }
     return make_kernel(1, layout.num_elements, **(defaults | options))
 
 
 @pytest.mark.parametrize("name", QUANTISED)
 @pytest.mark.parametrize(
-    "slots", [[5, -1, 0, 23, 11, -1, 12, 24, -5], [-1] * 9, [0, 1, 2, 3, 4, 5, 6, 7, 8], [2**31 - 1, -(2**31)] + [7] + [-1] * 6]
+    "slots",
+    [[5, -1, 0, 23, 11, -1, 12, 24, -5], [-1] * 9, [0, 1, 2, 3, 4, 5, 6, 7, 8], [2**31 - 1, -(2**31)] + [7] + [-1] * 6],
 )
 def test_cache_store_is_transform_then_store(refs: Any, name: str, slots: list[int]) -> None:
     layout, block_size = layouts(refs)[name], 4
@@ -308,19 +333,29 @@ def test_refuses_a_split_rope_table_and_other_shapes(refs: Any) -> None:
         (0, 128, {}),
         (1, 64, {}),
         (1, 256, {}),
-        (1, 128, dict(positions_dtype="int16")),
-        (1, 128, dict(do_norm=True, norm_eps=0.0)),
-        (1, 128, dict(do_rope=True, rotary_dim=32)),
-        (1, 128, dict(do_rope=True, rope_offset=0)),
-        (1, 128, dict(bf16_stage="cast_back")),
-        (1, 128, dict(return_quant=True)),
-        (1, 128, dict(cast_fmt="e5m2", num_per_channels=32, sf_format="ue8m0", round_sf=True)),
-        (1, 128, dict(cast_fmt="e4m3", num_per_channels=16, sf_format="ue8m0", round_sf=True)),
-        (1, 128, dict(cast_fmt="e4m3", num_per_channels=32, sf_format="ue8m0", round_sf=False)),
-        (1, 128, dict(cast_fmt="e4m3", num_per_channels=32, sf_format="e4m3", round_sf=False)),
-        (1, 128, dict(cast_fmt="e2m1", num_per_channels=16, sf_format="ue8m0", round_sf=True)),
-        (1, 128, dict(cast_fmt="e2m1", num_per_channels=16, sf_format="e4m3", round_sf=False)),
-        (1, 512, dict(cast_fmt="e2m1", num_per_channels=32, sf_format="ue8m0", round_sf=True, bf16_stage="cast_back")),
+        (1, 128, {"positions_dtype": "int16"}),
+        (1, 128, {"do_norm": True, "norm_eps": 0.0}),
+        (1, 128, {"do_rope": True, "rotary_dim": 32}),
+        (1, 128, {"do_rope": True, "rope_offset": 0}),
+        (1, 128, {"bf16_stage": "cast_back"}),
+        (1, 128, {"return_quant": True}),
+        (1, 128, {"cast_fmt": "e5m2", "num_per_channels": 32, "sf_format": "ue8m0", "round_sf": True}),
+        (1, 128, {"cast_fmt": "e4m3", "num_per_channels": 16, "sf_format": "ue8m0", "round_sf": True}),
+        (1, 128, {"cast_fmt": "e4m3", "num_per_channels": 32, "sf_format": "ue8m0", "round_sf": False}),
+        (1, 128, {"cast_fmt": "e4m3", "num_per_channels": 32, "sf_format": "e4m3", "round_sf": False}),
+        (1, 128, {"cast_fmt": "e2m1", "num_per_channels": 16, "sf_format": "ue8m0", "round_sf": True}),
+        (1, 128, {"cast_fmt": "e2m1", "num_per_channels": 16, "sf_format": "e4m3", "round_sf": False}),
+        (
+            1,
+            512,
+            {
+                "cast_fmt": "e2m1",
+                "num_per_channels": 32,
+                "sf_format": "ue8m0",
+                "round_sf": True,
+                "bf16_stage": "cast_back",
+            },
+        ),
     ],
 )
 def test_refuses_what_ascend_refuses(heads: int, head_dim: int, options: dict[str, Any]) -> None:
@@ -330,14 +365,14 @@ def test_refuses_what_ascend_refuses(heads: int, head_dim: int, options: dict[st
 
 def test_refuses_a_cache_that_does_not_fit_the_cast(refs: Any) -> None:
     layout = layouts(refs)["fp8"]
-    cast = dict(cast_fmt="e4m3", num_per_channels=32, round_sf=True, sf_format="ue8m0", cache_layout=layout)
+    cast = {"cast_fmt": "e4m3", "num_per_channels": 32, "round_sf": True, "sf_format": "ue8m0", "cache_layout": layout}
     make_kernel(1, 512, **cast)
     for heads, head_dim, change in (
         (2, 512, {}),
         (1, 128, {}),
-        (1, 512, dict(num_per_channels=64)),
-        (1, 512, dict(cache_layout=SimpleNamespace(**(vars(layout) | dict(sf_format="fp32"))))),
-        (1, 512, dict(cast_fmt="")),
+        (1, 512, {"num_per_channels": 64}),
+        (1, 512, {"cache_layout": SimpleNamespace(**(vars(layout) | {"sf_format": "fp32"}))}),
+        (1, 512, {"cast_fmt": ""}),
     ):
         with pytest.raises(AssertionError):
             make_kernel(heads, head_dim, **(cast | change))

@@ -87,8 +87,12 @@ def exact_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS, out_scal
 def test_close_to_the_exact_norm(shape: tuple[int, int, int], dtype: str, residual: bool, out_scale: float) -> None:
     torch_dtype, hidden = DTYPES[dtype], shape[2]
     # Rows lie further apart than they are long, in every tensor by another distance.
-    x, other = (guard(torch.randn(shape).to(torch_dtype), (shape[1] * (hidden + gap), hidden + gap, 1)) for gap in (64, 16))
-    y, total = (guard(torch.zeros(shape, dtype=torch_dtype), (shape[1] * (hidden + gap), hidden + gap, 1)) for gap in (32, 48))
+    x, other = (
+        guard(torch.randn(shape).to(torch_dtype), (shape[1] * (hidden + gap), hidden + gap, 1)) for gap in (64, 16)
+    )
+    y, total = (
+        guard(torch.zeros(shape, dtype=torch_dtype), (shape[1] * (hidden + gap), hidden + gap, 1)) for gap in (32, 48)
+    )
     weight = guard(torch.randn(hidden).to(torch_dtype))
     args = (x, y, weight, other if residual else x, total if residual else x, x, x, x)
     kernel = make_kernel(hidden, dtype, residual, out_scale=out_scale)
@@ -136,12 +140,16 @@ def test_residual_is_rounded_before_the_statistics() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float"])
 @pytest.mark.parametrize("hidden", [128, 384, 512])
 @pytest.mark.parametrize("residual", [False, True])
-def test_fp8_is_the_cast_of_the_unquantised_result(refs: Any, scales: str, dtype: str, hidden: int, residual: bool) -> None:
+def test_fp8_is_the_cast_of_the_unquantised_result(
+    refs: Any, scales: str, dtype: str, hidden: int, residual: bool
+) -> None:
     torch_dtype, groups = DTYPES[dtype], hidden // 32
     shape = (2, 5, hidden)
     x, other = guard(torch.randn(shape).to(torch_dtype)), guard(torch.randn(shape).to(torch_dtype))
     x[0, 2].zero_()
-    weight = guard(torch.randn(hidden).to(torch_dtype) * torch.exp2(torch.randint(-9, 9, (hidden,)).float()).to(torch_dtype))
+    weight = guard(
+        torch.randn(hidden).to(torch_dtype) * torch.exp2(torch.randint(-9, 9, (hidden,)).float()).to(torch_dtype)
+    )
     y = guard(torch.zeros(shape).to(torch.float8_e4m3fn), (7 * hidden, hidden + 16, 1))
     origin, total = guard(torch.zeros_like(x)), guard(torch.zeros_like(x))
     sf = make_sf(2, 5, groups, scales)
@@ -153,10 +161,8 @@ def test_fp8_is_the_cast_of_the_unquantised_result(refs: Any, scales: str, dtype
     plain = torch.zeros_like(x)
     make_kernel(hidden, dtype, residual, out_scale=0.7)(x, plain, weight, other, torch.zeros_like(x), x, x, x)
     assert torch.equal(origin, plain)
-    columns, rounded, packed = SCALES[scales]
-    values, scale = refs.tk.cast(
-        origin.reshape(-1, hidden), "e4m3", (1, 32), round_sf=rounded, use_packed_ue8m0=packed
-    )
+    _, rounded, packed = SCALES[scales]
+    values, scale = refs.tk.cast(origin.reshape(-1, hidden), "e4m3", (1, 32), round_sf=rounded, use_packed_ue8m0=packed)
     assert torch.equal(y.reshape(-1, hidden).view(torch.uint8), values.view(torch.uint8))
     assert torch.equal(sf.reshape(-1, groups), scale.view(torch.uint8) if packed else scale)
 
@@ -167,9 +173,14 @@ def test_fp8_is_the_cast_of_the_unquantised_result(refs: Any, scales: str, dtype
 def test_through_the_interface(refs: Any, ndim: int, dtype: torch.dtype, fp8: bool) -> None:
     shape = (3, 4, 256)[3 - ndim :]
     x, residual, weight = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype), torch.randn(256).to(dtype)
-    fp8_options = dict(
-        fmt="e4m3", num_per_channels=32, round_sf=True, use_packed_ue8m0=True, use_tma_aligned_col_major_sf=True, return_bf16=True
-    )
+    fp8_options = {
+        "fmt": "e4m3",
+        "num_per_channels": 32,
+        "round_sf": True,
+        "use_packed_ue8m0": True,
+        "use_tma_aligned_col_major_sf": True,
+        "return_bf16": True,
+    }
     result, total = refs.norm.norm(x, weight, residual, **(fp8_options if fp8 else {}))
     expected, expected_total = refs.norm.norm_ref(x, weight, EPS, residual)
     assert torch.equal(total, expected_total) and total.shape == shape
@@ -194,16 +205,16 @@ def test_zero_rows_and_tiny_eps() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        dict(hidden_size=100),
-        dict(dtype="float16"),
-        dict(reduce_dtype="bfloat16"),
-        dict(xdim=4),
-        dict(shared_sf_block_m=16),
-        dict(num_per_channels=32),
-        dict(do_fp8_cast=True, num_per_channels=128),
-        dict(do_fp8_cast=True, num_per_channels=0),
-        dict(eps=0.0),
-        dict(eps=1e-39),
+        {"hidden_size": 100},
+        {"dtype": "float16"},
+        {"reduce_dtype": "bfloat16"},
+        {"xdim": 4},
+        {"shared_sf_block_m": 16},
+        {"num_per_channels": 32},
+        {"do_fp8_cast": True, "num_per_channels": 128},
+        {"do_fp8_cast": True, "num_per_channels": 0},
+        {"eps": 0.0},
+        {"eps": 1e-39},
     ],
 )
 def test_refuses_what_ascend_refuses(changes: dict[str, Any]) -> None:

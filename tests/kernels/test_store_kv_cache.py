@@ -29,7 +29,7 @@ def stored_rows(refs: Any, kv: torch.Tensor, layout: Any) -> torch.Tensor:
         return torch.empty(0, layout.bytes_per_token, dtype=torch.uint8)
     if layout.quantized_dtype is None:
         return kv.contiguous().view(torch.uint8).view(n, -1)
-    options = dict(use_e4m3_sf=True) if layout.sf_format == "e4m3" else dict(round_sf=True, use_packed_ue8m0=True)
+    options = {"use_e4m3_sf": True} if layout.sf_format == "e4m3" else {"round_sf": True, "use_packed_ue8m0": True}
     values, scales = refs.tk.cast(kv, layout.quantized_dtype, (1, layout.elements_per_sf), **options)
     return torch.cat((values.view(torch.uint8).view(n, -1), scales.contiguous().view(torch.uint8).view(n, -1)), dim=1)
 
@@ -81,12 +81,16 @@ def test_each_layout(refs: Any, name: str, slots: list[int], gaps: str) -> None:
     layout = layouts(refs)[name]
     interleaved = layout.token_interleaved or layout.quantized_dtype is None
     # A token gap of 16 is what interleaved caches promise at least; pages of the others have none.
-    cache = make_cache(layout, 6, 4, token_gap=16 if gaps == "token" and interleaved else 0, block_gap=0 if gaps == "none" else 68)
+    cache = make_cache(
+        layout, 6, 4, token_gap=16 if gaps == "token" and interleaved else 0, block_gap=0 if gaps == "none" else 68
+    )
     kv = torch.randn(len(slots), layout.num_elements + 32).bfloat16()[:, 32:]
     expected = expected_cache(refs, cache, kv, slots, layout)
     kernel = store_kv_cache_tl(layout, 4)
     gates = gaps == "block" and slots in (SLOTS["scattered"], SLOTS["one"])
-    check_kernel(kernel, kv, cache, guard(torch.tensor(slots, dtype=torch.int32)), written=(argument(layout),), gates=gates)
+    check_kernel(
+        kernel, kv, cache, guard(torch.tensor(slots, dtype=torch.int32)), written=(argument(layout),), gates=gates
+    )
     assert torch.equal(contents(cache), expected)
 
 
@@ -150,7 +154,14 @@ def test_any_distinct_slots(refs: Any, name: str, data: st.DataObject) -> None:
     kv = torch.randn(len(slots), layout.num_elements).bfloat16()
     cache = make_cache(layout, blocks, block_size)
     expected = expected_cache(refs, cache, kv, slots, layout)
-    check_kernel(store_kv_cache_tl(layout, block_size), kv, cache, torch.tensor(slots, dtype=torch.int32), written=("kv_cache",), gates=False)
+    check_kernel(
+        store_kv_cache_tl(layout, block_size),
+        kv,
+        cache,
+        torch.tensor(slots, dtype=torch.int32),
+        written=("kv_cache",),
+        gates=False,
+    )
     assert torch.equal(contents(cache), expected)
 
 
@@ -173,7 +184,7 @@ def variant(layout: Any, **changes: Any) -> Any:
     return SimpleNamespace(**({name: getattr(layout, name) for name in names.split()} | changes))
 
 
-@pytest.mark.parametrize("changes", [dict(sf_format="fp32"), dict(bf16_elements=64)])
+@pytest.mark.parametrize("changes", [{"sf_format": "fp32"}, {"bf16_elements": 64}])
 def test_formats_that_ascend_does_not_store(refs: Any, changes: dict[str, Any]) -> None:
     with pytest.raises(NotImplementedError):
         store_kv_cache_tl(variant(layouts(refs)["index-fp8"], **changes), 8)
@@ -182,15 +193,15 @@ def test_formats_that_ascend_does_not_store(refs: Any, changes: dict[str, Any]) 
 @pytest.mark.parametrize(
     "name, changes",
     [
-        ("fp8", dict(quantized_dtype="e5m2")),
-        ("fp8", dict(elements_per_sf=64)),
-        ("fp8", dict(elements_per_sf=16)),
-        ("fp8", dict(sf_format="e4m3")),
-        ("fp4", dict(elements_per_sf=32)),
-        ("fp8", dict(num_elements=100)),
-        ("fp8", dict(num_scales=0)),
-        ("fp8", dict(num_scales=65)),
-        ("bf16", dict(bf16_elements=256)),
+        ("fp8", {"quantized_dtype": "e5m2"}),
+        ("fp8", {"elements_per_sf": 64}),
+        ("fp8", {"elements_per_sf": 16}),
+        ("fp8", {"sf_format": "e4m3"}),
+        ("fp4", {"elements_per_sf": 32}),
+        ("fp8", {"num_elements": 100}),
+        ("fp8", {"num_scales": 0}),
+        ("fp8", {"num_scales": 65}),
+        ("bf16", {"bf16_elements": 256}),
     ],
 )
 def test_refuses_what_ascend_refuses(refs: Any, name: str, changes: dict[str, Any]) -> None:
@@ -205,6 +216,11 @@ def test_refuses_what_ascend_refuses(refs: Any, name: str, changes: dict[str, An
 def test_refuses_tensors_of_another_shape(refs: Any) -> None:
     layout = layouts(refs)["fp8"]
     kv, cache, slots = torch.zeros(1, 512).bfloat16(), make_cache(layout, 2, 8), torch.zeros(1, dtype=torch.int32)
-    for bad in ((kv[:, :256], cache, slots), (kv.float(), cache, slots), (kv, cache[:, :4], slots), (kv, cache[..., :512], slots)):
+    for bad in (
+        (kv[:, :256], cache, slots),
+        (kv.float(), cache, slots),
+        (kv, cache[:, :4], slots),
+        (kv, cache[..., :512], slots),
+    ):
         with pytest.raises(AssertionError):
             store_kv_cache_tl(layout, 8)(*bad)

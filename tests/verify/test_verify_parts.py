@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from fake_upstream import COPY_BACKEND, OPS, make_overlay, make_upstream, write_
 
 from porter.errors import UsageError
 from porter.surface.model import Contract, Kernel, KernelArgument, Symbol, SymbolKind, TensorSpec
-from porter.verify.api import VerifyOptions, check_options, prepare, share_out
+from porter.verify.api import VerifyOptions, check_options, options_from, prepare, share_out
 from porter.verify.catalogue import load_catalogue, parse_catalogue
 from porter.verify.contracts import masks_from_symbols
 from porter.verify.entry import inner_arguments
@@ -302,6 +303,7 @@ def test_masks_from_contracts() -> None:
             factory("two_tl", kernel(x=False, y=True), kernel(x=None)),
             factory("scratch_tl", kernel(x=False, y=True, s=True, t=True), out_idx="[2, -1]"),
             factory("sends_on_tl", Kernel("", "delegated", delegate="ops.two_tl")),
+            factory("resolved_tl", replace(kernel(x=True), style="delegated", delegate="_hidden_tl")),
             factory("loops_tl", Kernel("", "delegated", delegate="loops_tl")),
             factory("unknown_tl", kernel(x=True), out_idx="which(x)"),
             factory("bare_tl"),
@@ -310,6 +312,7 @@ def test_masks_from_contracts() -> None:
     assert masks == {
         "two_tl": [{"x": False, "y": True}, {"x": None}],
         "scratch_tl": [{"x": False, "y": True}],
+        "resolved_tl": [{"x": True}],
         "sends_on_tl": [{"x": False, "y": True}, {"x": None}],
     }
     assert set(read_masks(masks)) == set(masks)
@@ -418,6 +421,14 @@ def test_share_out() -> None:
 def test_options_are_checked(changes: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         check_options(VerifyOptions(upstream=Path("up"), **changes))  # type: ignore[arg-type]
+
+
+def test_options_from_plain_data() -> None:
+    options = options_from({"upstream": "up", "masks": {"f": {"x": True}}, "files": ["a"], "paths": ["p"]})
+    assert options == VerifyOptions(upstream=Path("up"), masks={"f": {"x": True}}, files=("a",), paths=(Path("p"),))
+    for data in ({}, {"upstream": "up", "typo": 1}):
+        with pytest.raises(UsageError):
+            options_from(data)
 
 
 def test_inner_arguments() -> None:

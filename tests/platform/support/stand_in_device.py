@@ -54,7 +54,7 @@ class Stream:
     """A device stream."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        self.device = torch.device(NAME, 0)
+        self.priority = priority
 
     def synchronize(self) -> None:
         CALLS.append("stream.synchronize")
@@ -106,7 +106,17 @@ for _name, _value in {
     "set_stream": None,
 }.items():
     setattr(module, _name, _logged(_name, _value))
-module.Event, module.Stream = Event, Stream  # type: ignore[attr-defined]
+class Device(contextlib.AbstractContextManager[None]):
+    """``with torch.neuron.device(d)``."""
+
+    def __init__(self, device: Any) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+module.Event, module.Stream, module.device = Event, Stream, Device  # type: ignore[attr-defined]
 module.stream = contextlib.nullcontext  # type: ignore[attr-defined]
 
 _setup_privateuseone_for_python_backend(NAME, backend_module=module)  # type: ignore[no-untyped-call]
@@ -162,7 +172,16 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
         torch.tensor(v) if isinstance(v, (bool, int, float)) and str(a.type) == "Tensor" else v
         for a, v in zip(positional, host_args, strict=False)
     )
+    outputs = {a.name: kwargs[a.name] for a in schema if a.is_out and on_device(kwargs.get(a.name))}
+    for name, out in outputs.items():
+        if out.numel() == 0:  # the host's kernel cannot resize memory that is not its own
+            host_kwargs[name] = torch.empty(0, dtype=out.dtype, device=real_device("cpu"))
     result = op(*fixed, **host_kwargs)
+    for name, out in outputs.items():
+        if out.numel() == 0:
+            _resize(out, list(host_kwargs[name].shape))
+            to_host(out).copy_(host_kwargs[name])
+            back[id(host_kwargs[name])] = out
     index = next((x.device.index for x in flat if on_device(x)), 0)
 
     def wrap(value: Any) -> Any:
@@ -200,6 +219,23 @@ def _copy_from(self: Any, dst: Any, non_blocking: bool = False) -> Any:
     return dst
 
 
+def _resize(self: Any, size: Any, *, memory_format: Any = None) -> Any:
+    if list(self.shape) != list(size):
+        with torch.no_grad():
+            self.data = to_device(torch.empty(size, dtype=self.dtype, device=real_device("cpu")), self.device.index)
+    return self
+
+
+def _set_storage(self: Any, source: Any, offset: int, size: Any, stride: Any = ()) -> Any:
+    count = source.nbytes()
+    buffer = (ctypes.c_uint8 * count).from_address(source.data_ptr())
+    buffer.source = source  # type: ignore[attr-defined]
+    flat = torch.frombuffer(buffer, dtype=torch.uint8, count=count).view(self.dtype)
+    with torch.no_grad():
+        self.data = to_device(flat.as_strided(size, stride, offset))
+    return self
+
+
 _library = torch.library.Library("aten", "IMPL")
 for _op, _function in {
     "empty.memory_format": _empty,
@@ -208,11 +244,27 @@ for _op, _function in {
     "view": _view,
     "_reshape_alias": _as_strided,
     "_copy_from": _copy_from,
+    "resize_": _resize,
+    "set_.source_Storage_storage_offset": _set_storage,
 }.items():
     _library.impl(_op, _function, "PrivateUse1")
 _every = torch.library.Library("_", "IMPL")
 _every.fallback(_fallback, "PrivateUse1")
 _every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+
+
+# No PrivateUse1 allocator can be written in Python, so that storages are moved through tensors.
+_storage_to = torch.storage._StorageBase.to
+
+
+def _to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+    if real_device(device).type != NAME or self.device.type == NAME:
+        return _storage_to(self, device=device, non_blocking=non_blocking)
+    flat = torch.empty(0, dtype=torch.uint8, device=real_device("cpu"))
+    return to_device(flat.set_(self).clone()).untyped_storage()
+
+
+torch.storage._StorageBase.to = _to  # type: ignore[method-assign]
 
 
 def register_backend() -> None:

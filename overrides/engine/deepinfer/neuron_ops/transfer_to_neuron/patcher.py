@@ -43,34 +43,36 @@ class Patcher:
 
 
 class _Proxy(type):
-    """Metaclass of the stand-ins that ``class_proxy`` makes."""
-
-    real: type
-    make: Callable[..., Any]
+    """Metaclass of the stand-ins that ``class_proxy`` makes. A stand-in holds its class as ``_proxied``."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
         if any(isinstance(base, _Proxy) for base in bases):  # a class derived from a stand-in
-            real_bases = tuple(base.real if isinstance(base, _Proxy) else base for base in bases)
+            real_bases = tuple(_proxied(base) for base in bases)
             return type(real_bases[0])(name, real_bases, body)
         return super().__new__(mcs, name, bases, body)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.make(*args, **kwargs)
+        return vars(cls)["_make"](*args, **kwargs)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, cls.real)
+        return isinstance(instance, _proxied(cls))
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass.real if isinstance(subclass, _Proxy) else subclass, cls.real)
+        return issubclass(_proxied(subclass), _proxied(cls))
 
     def __eq__(cls, other: object) -> bool:
-        return (other.real if isinstance(other, _Proxy) else other) is cls.real
+        return _proxied(other) is _proxied(cls)
 
     def __hash__(cls) -> int:
-        return hash(cls.real)
+        return hash(_proxied(cls))
 
     def __getattr__(cls, name: str) -> Any:
-        return getattr(type.__getattribute__(cls, "real"), name)
+        return getattr(_proxied(cls), name)
+
+
+def _proxied(value: Any) -> Any:
+    """The class behind a stand-in, anything else as it is."""
+    return vars(value).get("_proxied", value) if isinstance(value, type) else value
 
 
 def class_proxy(real: type, make: Callable[..., Any]) -> Any:
@@ -81,7 +83,7 @@ def class_proxy(real: type, make: Callable[..., Any]) -> Any:
     it derives from ``real``.
     """
     body = {"__module__": real.__module__, "__qualname__": real.__qualname__, "__doc__": real.__doc__}
-    return _Proxy(real.__name__, (), {**body, "real": real, "make": staticmethod(make)})
+    return _Proxy(real.__name__, (), {**body, "_proxied": real, "_make": make})
 
 
 def eager_only(function: Any) -> Any:
