@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-_DEV = {
-    "deepinfer": "deepinfer-0.1.0",
-    "tile_kernels": "tile-kernels-2.1.0",
-    "tile_kernels_1_0_0": "tile-kernels-1.0.0",
-    "deep_gemm": "deepinfer-gemm-2.8.2",
-    "flash_mla": "deepinfer-flashmla-1.0.0",
-    "deep_ep": "deepinfer-ep-2.5.0",
-    "deep_select": "tokenspeed-deepselect-1.0.0.post20260910",
-    "tilelang": "tilelang-0.1.15",
-}
+ROOT = Path(__file__).resolve().parents[1]
+# Releases that only tests read, beside those that porter.toml pins.
+EXTRA = {"tile_kernels_1_0_0": ("tile_kernels", "tile-kernels==1.0.0")}
+
+
+@cache
+def unpacked(name: str) -> Path:
+    """Folder of a source as porter unpacks it, fetched through the configured index the first time."""
+    from porter.config import load_config
+    from porter.lock import read_lock
+    from porter.sources.resolve import resolve
+    from porter.sources.spec import parse_source
+
+    config = load_config(ROOT / "porter.toml")
+    package, requirement = EXTRA.get(name) or (name, config.sources[name])
+    record = None if name in EXTRA or not config.lock_path.exists() else read_lock(config.lock_path).source(name)
+    spec = parse_source(package, requirement, base=ROOT, package_dirs=(package,))
+    return resolve(spec, lock_record=record, offline=False).top
 
 
 @pytest.fixture(scope="session")
 def source_root() -> Callable[[str], Path]:
     """Unpacked folder of a pinned source, by the name porter.toml gives it."""
-
-    def locate(name: str) -> Path:
-        return Path(os.environ.get("PORTER_DEV_SOURCES", "/tmp/up/src")) / _DEV[name]
-
-    return locate
+    return unpacked

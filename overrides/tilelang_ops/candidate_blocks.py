@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ._masks import negative
-from ._ring import block_of, offset_in_block
+from ._ring import block_of
 
 _INT32_MAX = 2**31 - 1
 _MAX_TOPK_BLOCKS = 4096
@@ -81,7 +81,7 @@ def restore_candidate_indices_inplace_tl(topk_tokens: int, topk_blocks: int, blo
         block = candidate_blocks.reshape(-1).index_select(0, slot.view(-1)).view(rows, topk_tokens)
         # The sign bit of any of these tells an index or a block out of range.
         invalid = negative((topk_blocks * block_size - 1 - compact_indices).bitwise_or_(compact_indices).bitwise_or_(block))
-        torch.add(offset_in_block(compact_indices, block_size), block, alpha=block_size, out=compact_indices)
+        compact_indices.bitwise_and_(block_size - 1).add_(block, alpha=block_size)
         if has_offset:
             compact_indices.add_(output_idx_offset.unsqueeze(1))
         compact_indices.bitwise_or_(invalid)

@@ -26,7 +26,7 @@ def confidence_head_fused_tl(n_embed: int, markov_rank: int, has_markov_emb: boo
         if has_markov_emb:
             assert x1 is not None
             logit = torch.addmv(logit, x1.float(), factor[n_embed:])
-        torch.sigmoid(logit.div_(temp).clamp_(-_BOUND, _BOUND), out=out)
+        out.copy_(logit.div_(temp).clamp_(-_BOUND, _BOUND).sigmoid_())
 
     return confidence_head_fused
 

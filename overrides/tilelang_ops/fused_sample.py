@@ -75,20 +75,20 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
         total_q = logits.shape[0]
         assert logits.shape == logprobs.shape == (total_q, vocab_size), f"{logits.shape=} {logprobs.shape=} {vocab_size=}"
 
-        torch.sub(logits, logits.amax(1, keepdim=True), out=logprobs)
-        logprobs.mul_((1.0 / temperatures).unsqueeze(1))
-        probs = logprobs.exp()
+        scaled = torch.sub(logits, logits.amax(1, keepdim=True)).mul_((1.0 / temperatures).unsqueeze(1))
+        probs = scaled.exp()
         total = probs.sum(1, keepdim=True)
         probs.div_(total)
         keep = keep_mask(probs, top_p, top_k)
         # Where a row keeps everything its mass is 1 by definition, not by summation.
         kept_mass = probs.mul_(keep).sum(1, keepdim=True).masked_fill_(keep.all(1, keepdim=True), 1.0)
-        logprobs.sub_(total.log()).sub_(kept_mass.log()).masked_fill_(~keep, -torch.inf)
+        scaled.sub_(total.log()).sub_(kept_mass.log()).masked_fill_(~keep, -torch.inf)
+        logprobs.copy_(scaled)
         if not do_sample:
             return
 
         assert sample_positions is not None and seq_seeds is not None and candidate_token_ids is not None
-        weights = torch.exp(logprobs, out=probs)
+        weights = torch.exp(scaled, out=probs)
         if not do_reject_sampling:
             draw, _ = _draws(seq_seeds, seed_offset, sample_positions, None)
             candidate_token_ids.copy_(sample(weights, draw))
@@ -112,13 +112,13 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
 
         draw, test = _draws(seq_seeds, seed_offset, sample_positions, is_verify)
         assert test is not None
-        ratio = (logprobs[row, safe_id] - draft_logprob).clamp_(max=0.0).exp_()
+        ratio = (scaled[row, safe_id] - draft_logprob).clamp_(max=0.0).exp_()
         accepted = (ratio > _unit_interval(test)) & ~no_draft
         accept_result_verify.copy_(accepted | fresh)
 
         # A residual that vanishes in 31-bit fixed point gives the first most likely token instead of a draw.
         column = torch.arange(vocab_size, dtype=torch.int32, device=logits.device)
-        best = torch.where(logprobs == logprobs.amax(1, keepdim=True), column, vocab_size).amin(1)
+        best = torch.where(scaled == scaled.amax(1, keepdim=True), column, vocab_size).amin(1)
         token = torch.where((coarse == 0) & is_verify, best, sample(weights, draw))
         candidate_token_ids.copy_(torch.where(accepted & is_verify, draft_id, token))
 

@@ -83,7 +83,7 @@ def map_lookup_tl(force_topk: int, mode: Literal["by_key", "by_index"] = "by_key
         assert value.shape == (query.shape[0], force_topk) and value.dtype == value_dtype, f"{value.shape=} {value.dtype=}"
         if mode == "by_key":
             assert key is not None
-            torch.amax(value.masked_fill(key != query, missing), 1, keepdim=True, out=out)
+            out.copy_(value.masked_fill(key != query, missing).amax(1, keepdim=True))
             return
         column = query.clamp(0, force_topk - 1)
         row = torch.arange(query.shape[0], dtype=torch.int32, device=query.device).unsqueeze(1)

@@ -103,7 +103,8 @@ class ContractReader:
         reading = self._reading
         for decorator in self._function.decorators:
             self._decorator(decorator.decorator)
-        if jit and self._eager():
+        if jit and self._eager(self._root, ()):
+            self._unreturned()
             return reading
         for expression, conditions in self._root.returned:
             self._given(expression, conditions, self._root, jit=jit)
@@ -328,6 +329,8 @@ class ContractReader:
             for decorator in function.decorators:
                 self._decorator(decorator.decorator)
             inner = self._body(function, body)
+            if self._is(function, FACTORY_DECORATORS) and self._eager(inner, conditions):
+                return
             for value, branch in inner.returned:
                 self._given(value, _both(conditions, branch), inner, jit=jit, depth=depth + 1)
         else:
@@ -416,39 +419,42 @@ class ContractReader:
         condition = conjunction(conditions) if conditions else ""
         self._reading.add(Kernel("", "opaque", condition=condition), None)
 
-    def _eager(self) -> bool:
+    def _eager(self, body: _Body, conditions: tuple[str, ...]) -> bool:
         """An eager kernel: typed parameters in the body, or a launch in the factory's own statements."""
-        body, reading = self._root, self._reading
+        reading = self._reading
+        name = body.function.name
         names = {param.name.value for param in body.parameters}
         declared: dict[str, TensorSpec] = {}
-        for name, statement in body.declared:
-            if name not in names:
+        for parameter, statement in body.declared:
+            if parameter not in names:
                 continue
             spec = self._spec(statement.annotation.annotation, body)
             if spec.form == "opaque":
-                self._note(statement, f"the type of {name} is not understood: {spec.text}")
-            if name in declared and declared[name] != spec:
-                self._note(statement, f"{name} has several types; the first is kept")
-            declared.setdefault(name, spec)
+                self._note(statement, f"the type of {parameter} is not understood: {spec.text}")
+            if parameter in declared and declared[parameter] != spec:
+                self._note(statement, f"{parameter} has several types; the first is kept")
+            declared.setdefault(parameter, spec)
             reading.skip.append(statement)
+        if not declared and not body.launches:
+            return False
         if body.launches:
             for param in body.parameters:
                 if param.name.value not in declared and param.annotation is not None:
                     spec = self._spec(param.annotation.annotation, body)
                     if spec.form in ("tensor", "strided", "buffer", "pointer"):
                         declared[param.name.value] = spec
-        if not declared and not body.launches:
-            return False
-        if not declared:
-            self._note(self._function.name, f"{self._function.name.value} launches a kernel without a typed tensor")
+        outputs = self._outputs(body)
+        if not declared and not outputs:
+            self._note(name, f"{name.value} launches a kernel without a typed tensor")
         arguments = tuple(
             KernelArgument(param.name.value, declared[param.name.value], default=None if param.default is None else text_of(param.default))
             for param in body.parameters
             if param.name.value in declared
         )
-        reading.eager = frozenset(declared)
-        reading.add(Kernel(self._function.name.value, "eager", arguments, outputs=self._outputs(body)), self._function)
-        self._unreturned()
+        if body is self._root:
+            reading.eager = frozenset(declared)
+        condition = conjunction(conditions) if conditions else ""
+        reading.add(Kernel(name.value, "eager", arguments, condition, outputs=outputs, path=self._path_of(body.function)), body.function)
         return True
 
     def _outputs(self, body: _Body) -> tuple[KernelArgument, ...]:
@@ -477,8 +483,11 @@ class ContractReader:
             if id(function) not in known and self._is(function, KERNEL_DECORATORS):
                 self._kernel(function, "prim_func", (), body)
                 self._note(function, f"the kernel {function.name.value} is built inside and not given back")
-            elif self._is(function, FACTORY_DECORATORS) and not any(id(inner) in known for inner, _ in self._functions(self._body(function, body))):
-                self._note(function, f"the jit factory {function.name.value} is made inside and its kernel is not given back")
+            elif id(function) not in known and self._is(function, FACTORY_DECORATORS):
+                own = self._body(function, body)
+                if not any(id(inner) in known for inner, _ in self._functions(own)):
+                    self._note(function, f"the jit factory {function.name.value} is made inside and its kernel is not given back")
+                    self._eager(own, ())
 
     def _functions(self, body: _Body) -> Iterator[tuple[cst.FunctionDef, _Body]]:
         for rows in body.definitions.values():

@@ -8,6 +8,7 @@ module that defines it, be that private; it is there as soon as one public modul
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -96,13 +97,14 @@ def link_package(
 def _binaries(package: str, root: Path, facts: Mapping[str, ModuleFacts]) -> set[str]:
     """Modules of the package that lie in it as a binary or as a ``.pyi`` without a ``.py``."""
     base = package_folder(package, facts)
-    folder = root.joinpath(*base)
+    top = root.joinpath(*base)
     found = set()
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        if path.suffix in _SUFFIXES and not path.with_suffix(".py").exists() and path.stem != "__init__":
-            parts = (package, *path.relative_to(folder).parts[:-1], path.name.partition(".")[0])
-            if all(part.isidentifier() for part in parts):
-                found.add(".".join(parts))
+    for folder, inner, names in os.walk(top):
+        inner[:] = sorted(name for name in inner if name.isidentifier())
+        for name in names:
+            stem = name.partition(".")[0]
+            if name.endswith(_SUFFIXES) and stem.isidentifier() and stem != "__init__" and f"{stem}.py" not in names:
+                found.add(".".join((package, *Path(folder).relative_to(top).parts, stem)))
     return found
 
 
@@ -225,6 +227,9 @@ class Linker:
         self.shown[module] = rows
         for name in names:
             binding = self.program.lookup(module, name)
+            if binding is None and self.program.is_dynamic(loaded):
+                self.want(Resolved(Unknown(module, name)), f"{path}.{name}")
+                continue
             if binding is None:
                 line = loaded.facts.exports_line or 1
                 self.opaque.append(f"{loaded.path}:{line}: {name} is in __all__, but no statement binds it")

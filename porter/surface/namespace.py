@@ -290,7 +290,7 @@ class Program:
 
     def _absent(self, source: LoadedModule, name: str) -> Target:
         inner = f"{source.name}.{name}"
-        if inner in self.extensions or inner in self._candidates or (source.is_package and not _is_dynamic(source.facts)):
+        if inner in self.extensions or inner in self._candidates or (source.is_package and not self.is_dynamic(source)):
             self.extensions.add(inner)
             return ModuleReference(inner, extension=True)
         return Unknown(source.name, name)
@@ -317,10 +317,13 @@ class Program:
             offered = module.is_package
             if bound is None:
                 inner = f"{target}.{name}"
-                if inner not in self.modules:
+                if inner in self.modules:
+                    self._load(inner)
+                    bound = Binding(ModuleReference(inner), "submodule")
+                elif self.is_dynamic(source):
+                    bound = Binding(Unknown(target, name), "import")
+                else:
                     continue
-                self._load(inner)
-                bound = Binding(ModuleReference(inner), "submodule")
             self._bind(module, name, Binding(bound.target, "star", event.line, event.guard, offered, bound.others))
 
     def star_names(self, module: LoadedModule) -> tuple[str, ...]:
@@ -330,10 +333,20 @@ class Program:
             return tuple(name for name in module.names if not name.startswith("_"))
         return tuple(dict.fromkeys([*exported.names, *(() if exported.complete else self.likely_names(module))]))
 
+    @staticmethod
+    def is_dynamic(module: LoadedModule) -> bool:
+        """True for a module that may have names which no statement binds."""
+        return any(function.name == "__getattr__" for function in module.facts.functions) or bool(module.facts.opaque)
+
     def likely_names(self, module: LoadedModule) -> tuple[str, ...]:
-        """Names that an ``__all__`` of which part is unknown may well hold: public ones bound to things of the package."""
+        """Names that an ``__all__`` of which part is unknown may well hold: public ones bound to things of the package.
+
+        Modules and constants in capitals are left out: they are there for the module's own use.
+        """
         return tuple(
-            name for name, binding in module.names.items() if not name.startswith("_") and not isinstance(binding.target, Foreign)
+            name
+            for name, binding in module.names.items()
+            if not name.startswith("_") and not name.isupper() and not isinstance(binding.target, (Foreign, ModuleReference))
         )
 
     # ``__all__``
@@ -472,7 +485,8 @@ class Program:
                 if further is None or (isinstance(further.target, Definition) and further.target == target):
                     return Resolved(target, tuple(left), others)
                 inner = self._descend(further.target, [*further.rest, *left], (*others, *further.others))
-                return inner
+                # An attribute of a class that is not a definition of its own (``apply = Function.apply``): the alias stands.
+                return Resolved(target, tuple(left), others) if inner is not None and inner.rest else inner
             else:
                 return Resolved(target, tuple(left), others)
         return Resolved(target, (), others)
@@ -490,6 +504,8 @@ class Program:
             further = self.resolve(current.module, alias, history=True)
             if further is None or isinstance(further.target, (Foreign, Unknown)) or further.target == current:
                 return found
+            if further.rest and isinstance(further.target, Definition):
+                return found
             found = further
         return found
 
@@ -506,10 +522,6 @@ def alias_text(fact: Fact) -> str | None:
 
 def _conditional(fact: Fact) -> bool:
     return any(guard.startswith(("for ", "while ", "with")) for guard in _guards(fact.guard))
-
-
-def _is_dynamic(facts: ModuleFacts) -> bool:
-    return any(function.name == "__getattr__" for function in facts.functions) or bool(facts.opaque)
 
 
 def _guards(guard: str) -> list[str]:

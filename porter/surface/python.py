@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import libcst as cst
 
 from porter.errors import UnreadableFileError
-from porter.surface import tilelang
+from porter.surface import callsites, docs, tilelang
 from porter.surface.digest import combine, digest_of, fingerprint
 from porter.surface.lines import Lines
 from porter.surface.model import (
@@ -31,14 +31,6 @@ from porter.surface.model import (
 from porter.surface.nesting import too_deep
 from porter.surface.scopes import Uses, function_uses, imported_names, target_names, uses
 from porter.surface.text import augmented_operator, dotted, grouped, string_value, text_of
-
-try:  # PENDING: drop the fallback once both modules are there
-    from porter.surface import callsites, docs
-except ImportError:
-    import types
-
-    callsites = types.SimpleNamespace(call_sites=lambda _module, _line: ())  # type: ignore[assignment]
-    docs = types.SimpleNamespace(doc_facts=lambda _text: ())  # type: ignore[assignment]
 
 # A deeply nested file needs more of Python's stack and of the thread's than they start with.
 _DEEP_RECURSION = 120_000
@@ -429,7 +421,7 @@ class _Block:
             if one.bound:
                 self.bind(one.bound)
             if one.bound == "__all__":
-                self.exports = None
+                self.exports, self.exports_line = None, line
             explicit = one.renamed and one.bound == (one.name or one.module)
             self.imports.append(ImportFacts(one.module, one.name, one.bound, line, guard, explicit))
 

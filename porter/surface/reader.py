@@ -23,6 +23,7 @@ Progress = Callable[[int, int], None]
 type _Item = tuple[str, bytes]
 # (path, encoded facts) of a file that was read, or (path, line, message) of one that was not.
 type _Result = tuple[str, bytes] | tuple[str, int | None, str]
+type _Work = Callable[[Sequence[_Item]], list[_Result]]
 
 
 def read_tree(
@@ -91,24 +92,50 @@ def python_files(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
-def _read(items: Sequence[_Item], jobs: int | None) -> Iterator[_Result]:
-    count = jobs if jobs is not None else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _read(items: Sequence[_Item], jobs: int | None, work: _Work | None = None) -> Iterator[_Result]:
+    work = work or _read_batch
+    count = jobs if jobs is not None else _processors()
     if count < 2 or sum(len(data) for _, data in items) < _WORTH_A_PROCESS:
-        yield from _read_batch(items)
+        yield from work(items)
         return
-    # spawn: the caller may run threads, and every platform has it.
-    context = multiprocessing.get_context("spawn")
     batches = _batches(items)
-    pool = ProcessPoolExecutor(min(count, len(batches)), mp_context=context)
+    with _pool(min(count, len(batches))) as pool:
+        futures = [pool.submit(work, batch) for batch in batches]
+        lost: list[Sequence[_Item]] = []
+        try:
+            for future, batch in zip(futures, batches, strict=True):
+                try:
+                    yield from future.result()
+                except BrokenProcessPool:
+                    lost.append(batch)
+        finally:
+            for future in futures:
+                future.cancel()
+    for batch in lost:
+        yield from _read_apart(batch, work)
+
+
+def _read_apart(items: Sequence[_Item], work: _Work) -> Iterator[_Result]:
+    """Read in a process of their own files among which one ended the process that read them, to find which it is."""
     try:
-        for results in pool.map(_read_batch, batches):
-            yield from results
-    except BrokenProcessPool as error:
-        raise UnreadableFileError(
-            "a reading process was killed (out of memory?)", path=items[0][0], fix="run again with fewer jobs"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+        with _pool(1) as pool:
+            yield from pool.submit(work, items).result()
+    except BrokenProcessPool:
+        if len(items) == 1:
+            yield items[0][0], None, "ended the process that read it: nested too deeply, or not enough memory"
+            return
+        middle = len(items) // 2
+        yield from _read_apart(items[:middle], work)
+        yield from _read_apart(items[middle:], work)
+
+
+def _pool(count: int) -> ProcessPoolExecutor:
+    # spawn: the caller may run threads, and every platform has it.
+    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _batches(items: Sequence[_Item]) -> list[list[_Item]]:

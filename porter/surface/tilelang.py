@@ -59,14 +59,14 @@ def describe(function: cst.FunctionDef, module: cst.Module, line_of: Callable[[c
     if paths & KERNEL_DECORATORS:
         return _prim_func(function, dialect, line_of)
     if paths & MACRO_DECORATORS:
-        return TilelangFacts(macro=True, flow=FlowReader(function, dialect, line_of).flow(_no_arguments))
+        return TilelangFacts(macro=True, flow=FlowReader(function, dialect, line_of).flow({}))
     return _plain(function, module, dialect, line_of)
 
 
 def _factory(function: cst.FunctionDef, dialect: Dialect, line_of: LineOf, *, jit: bool) -> TilelangFacts:
     reader = FlowReader(function, dialect, line_of)
     reading = ContractReader(function, dialect, line_of, reader.path_of).factory(jit=jit)
-    flow = reader.flow(_arguments_of(reading), tracked=reading.eager)
+    flow = reader.flow(_kernel_arguments(reading), tracked=reading.eager)
     return TilelangFacts(factory=True, contract=_contract(reading, flow), flow=flow, skip=tuple(reading.skip))
 
 
@@ -77,7 +77,7 @@ def _kernels(facts: TilelangFacts) -> tuple[Kernel, ...]:
 def _prim_func(function: cst.FunctionDef, dialect: Dialect, line_of: LineOf) -> TilelangFacts:
     reader = FlowReader(function, dialect, line_of)
     reading = ContractReader(function, dialect, line_of, reader.path_of).single()
-    flow = reader.flow(_arguments_of(reading))
+    flow = reader.flow(_kernel_arguments(reading))
     return TilelangFacts(macro=True, contract=_contract(reading, flow), flow=flow)
 
 
@@ -87,10 +87,10 @@ def _plain(function: cst.FunctionDef, module: cst.Module, dialect: Dialect, line
         return None
     reader = FlowReader(function, dialect, line_of)
     if not defines:
-        return TilelangFacts(flow=reader.flow(_no_arguments))
+        return TilelangFacts(flow=reader.flow({}))
     contracts = ContractReader(function, dialect, line_of, reader.path_of)
     reading, factory = contracts.plain(lambda node: reader.calls_any(node, _kernel_makers(module)))
-    flow = reader.flow(_arguments_of(reading), tracked=frozenset() if factory else None)
+    flow = reader.flow(_kernel_arguments(reading), tracked=frozenset() if factory else None)
     contract = _contract(reading, flow) if reading.kernels or reading.opaque else None
     return TilelangFacts(factory=factory, contract=contract, flow=flow, skip=tuple(reading.skip) if contract is not None else ())
 
@@ -99,13 +99,8 @@ def _contract(reading: Reading, flow: Flow) -> Contract:
     return Contract(tuple(reading.kernels), reading.out_idx, tuple(reading.opaque), flow)
 
 
-def _no_arguments(_node: cst.CSTNode) -> Sequence[KernelArgument]:
-    return ()
-
-
-def _arguments_of(reading: Reading) -> Callable[[cst.CSTNode], Sequence[KernelArgument]]:
-    rows = {node: kernel.arguments for kernel, node in zip(reading.kernels, reading.nodes, strict=True) if node is not None}
-    return lambda node: rows.get(node, ())  # type: ignore[call-overload]
+def _kernel_arguments(reading: Reading) -> dict[cst.CSTNode, Sequence[KernelArgument]]:
+    return {node: kernel.arguments for kernel, node in zip(reading.kernels, reading.nodes, strict=True) if node is not None}
 
 
 @lru_cache(maxsize=4)

@@ -8,7 +8,7 @@ plain assignment, tuples and lists, ``a if c else b``, views and reshapes, subsc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from typing import Any
 
@@ -95,7 +95,7 @@ class _Scope:
         "tracked", "unknown", "variables", "writes",
     )  # fmt: skip
 
-    def __init__(self, name: str, parent: _Scope | None, node: cst.CSTNode | None) -> None:
+    def __init__(self, name: str, parent: _Scope | None, node: cst.CSTNode) -> None:
         self.name = name
         self.parent = parent
         self.node = node
@@ -144,17 +144,19 @@ class FlowReader:
 
     # ------------------------------------------------------------------ results
 
-    def flow(self, arguments: Callable[[cst.CSTNode], Sequence[KernelArgument]], *, tracked: frozenset[str] | None = None) -> Flow:
+    def flow(self, kernels: Mapping[cst.CSTNode, Sequence[KernelArgument]], *, tracked: frozenset[str] | None = None) -> Flow:
         """The function's flow.
 
         Parameters:
-            arguments: gives the own arguments of a kernel inside, by its node.
+            kernels: the kernels inside that were read, each with its own arguments; their flows are kept.
             tracked: the function's parameters that may be buffers; None for all. A factory's constants are not.
         """
         self._root.tracked = tracked
         self._apply_named_operations()
-        self._keep(self._root)
-        return self._build(self._root, arguments)
+        self._keep([self._root, *(self._scopes[node] for node in kernels if node in self._scopes)])
+        for scope in self._all_scopes():
+            scope.order = {index: place for place, index in enumerate(sorted(scope.order))}
+        return self._build(self._root, kernels)
 
     def path_of(self, node: cst.CSTNode) -> str:
         """``/``-joined names of the nested functions that lead to ``node`` (a function inside the one that was read)."""
@@ -747,7 +749,7 @@ class FlowReader:
             return owner.tracked is None or term[2] in owner.tracked
         return term[0] in ("f", "c")
 
-    def _keep(self, root: _Scope) -> None:
+    def _keep(self, roots: Sequence[_Scope]) -> None:
         """Mark the nested functions and calls that the flow needs."""
         pending: list[_Scope] = []
 
@@ -778,7 +780,8 @@ class FlowReader:
                     if term[0] == "m":
                         keep_terms(term[1])  # type: ignore[arg-type]
 
-        keep_scope(root)
+        for root in roots:
+            keep_scope(root)
         while pending:
             scope = pending.pop()
             keep_terms([term for term, _ in scope.writes])
@@ -840,12 +843,7 @@ class FlowReader:
             steps += 1
         return "^" * steps + text
 
-    def _build(self, root: _Scope, arguments: Callable[[cst.CSTNode], Sequence[KernelArgument]]) -> Flow:
-        for scope in self._all_scopes():
-            scope.order = {index: place for place, index in enumerate(sorted(scope.order))}
-        return self._build_scope(root, arguments)
-
-    def _build_scope(self, scope: _Scope, arguments: Callable[[cst.CSTNode], Sequence[KernelArgument]]) -> Flow:
+    def _build(self, scope: _Scope, kernels: Mapping[cst.CSTNode, Sequence[KernelArgument]]) -> Flow:
         calls = []
         lines = []
         for index in scope.order:
@@ -859,8 +857,8 @@ class FlowReader:
             calls.append((callee + self._suffix(call.guards, scope), tuple(row for row in rows if row[1] or not row[0])))
         written = self._events([(term, guards, "") for term, guards in scope.writes], scope)
         unknown = self._events([(term, guards, reason) for term, reason, guards in scope.unknown], scope)
-        nested = tuple((child.name, self._build_scope(child, arguments)) for child in scope.children if child.kept)
-        own = tuple(arguments(scope.node)) if scope.node is not None else ()
+        nested = tuple((child.name, self._build(child, kernels)) for child in scope.children if child.kept)
+        own = tuple(kernels.get(scope.node, ()))
         flow = Flow(written, tuple(calls), (), unknown, self._returns(scope), nested, tuple(lines) if any(lines) else (), own)
         return flow if flow == Flow() else dataclasses.replace(flow, parameters=tuple(scope.parameters))
 

@@ -631,3 +631,20 @@ def test_a_symbol_has_one_identity() -> None:
     found = link({"p/__init__.py": "from .a import f\nfrom .b import g\n", "p/a.py": "def f(): pass\n", "p/b.py": "from .a import f as g\n__all__ = ['g']\n"})
     assert ids(found) == ["p.a.f"]
     assert symbol(found, "p.a.f").aliases == ("p.b.g", "p.f", "p.g")
+
+
+def test_names_that_a_module_gives_on_demand() -> None:
+    files = {
+        "p/__init__.py": "from .a import *\nfrom .a import __all__\n",
+        "p/a.py": "__all__ = ['f', 'late']\ndef f(): pass\ndef __getattr__(name): return table[name]\n",
+    }
+    found = link(files)
+    assert symbol(found, "p.a.late").opaque == "no statement of p.a binds it"
+    assert symbol(found, "p.a.late").aliases == ("p.late",)
+    assert shown(found, "p") == {"f": "p.a.f", "late": "p.a.late"}
+
+
+def test_guarded_import_of_an_extension() -> None:
+    found = link({"p/__init__.py": "try:\n    from . import _C\nexcept ImportError:\n    _C = None\ndef f(): return _C.g()\n"})
+    assert ids(found) == ["p.f"]
+    assert found.opaque == ("p/__init__.py:2: p._C is imported but is in no file; its names are left out",)

@@ -24,6 +24,7 @@ profiling, ``torch.backends.cuda`` switches (harmless to set).
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend, make_backend
@@ -61,11 +62,13 @@ def install(target: str) -> None:
         backend = make_backend(target)
         patcher = Patcher()
         try:
+            patcher.on_restore(_forget_compiler_rules)
             for part in (devices, factories, tensors, cuda_names, autocast, serialization, collectives, dispatch_keys):
                 part.patch(patcher, backend)
         except BaseException:
             patcher.restore()
             raise
+        _forget_compiler_rules()
         _installed = (backend, patcher)
         logger.info("torch.cuda names mapped onto %s (%d patches)", backend.device(None), len(patcher))
 
@@ -78,6 +81,13 @@ def uninstall() -> None:
             return
         _installed[1].restore()
         _installed = None
+
+
+def _forget_compiler_rules() -> None:
+    """Make torch.compile look its table of known functions up again, if it has done so already."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.clear_lru_cache()
 
 
 def installed_target() -> str | None:

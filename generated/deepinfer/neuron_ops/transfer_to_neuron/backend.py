@@ -70,14 +70,12 @@ class Backend:
         return real_device("cpu")
 
     def map_device(self, value: Any) -> Any:
-        """``value`` with CUDA replaced by the target; anything else is returned as it is. Dicts are mapped through."""
+        """``value`` with CUDA replaced by the target; anything else is returned as it is."""
         if isinstance(value, str):
             match = _CUDA_TEXT.match(value) if value.startswith("cuda") else None
             return value if match is None else self.device(None if match.group(1) is None else int(match.group(1)))
         if isinstance(value, real_device):
             return self.device(value.index) if value.type == "cuda" else value
-        if isinstance(value, dict):
-            return {self.map_device(key): self.map_device(item) for key, item in value.items()}
         return value
 
     def map_cuda_index(self, value: Any) -> torch.device:

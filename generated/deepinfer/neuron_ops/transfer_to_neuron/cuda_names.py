@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend
+from deepinfer.neuron_ops.transfer_to_neuron.host import HostStream, StreamContext
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher, class_proxy, eager_only
 
 _NO_GRAPHS = "graph capture is CUDA's; basic mode runs eagerly"
@@ -77,7 +78,7 @@ def mapped(backend: Backend) -> dict[str, Any]:
         # streams and events
         "Event": backend.event_class,
         "Stream": class_proxy(_stream_class(backend), backend.make_stream),
-        "StreamContext": backend.stream,
+        "StreamContext": class_proxy(StreamContext, backend.stream),
         "stream": backend.stream,
         "current_stream": backend.current_stream,
         "default_stream": backend.current_stream,
@@ -187,8 +188,6 @@ def _device_context(backend: Backend, device_of: Callable[[Any], Any]) -> type:
 
 def _stream_class(backend: Backend) -> type:
     """The class whose instances ``isinstance(x, torch.cuda.Stream)`` accepts."""
-    from deepinfer.neuron_ops.transfer_to_neuron.host import HostStream
-
     native = getattr(getattr(torch, "neuron", None), "Stream", None) if backend.target == "neuron" else None
     return native if isinstance(native, type) else HostStream
 

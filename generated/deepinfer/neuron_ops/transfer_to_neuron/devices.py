@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ def patch(patcher: Patcher, backend: Backend) -> None:
     context = torch_device_utils.DeviceContext
     enter_context = context.__init__
 
+    @functools.wraps(enter_context)
     def context_init(self: Any, device: Any) -> None:
         enter_context(self, backend.map_device(device))
 
@@ -54,11 +56,15 @@ def patch(patcher: Patcher, backend: Backend) -> None:
     set_default_device = torch.set_default_device
     get_device_module = torch.get_device_module
 
+    @functools.wraps(get_device_module)
+    def mapped_get_device_module(device: Any = None) -> Any:
+        # torch.cuda itself, whose names are mapped; asked first, so that torch's cache learns nothing that is only
+        # true while the patch lasts.
+        return torch.cuda if _names_cuda(device) else get_device_module(device)
+
+    @functools.wraps(set_default_device)
     def mapped_set_default_device(device: Any) -> None:
         set_default_device(backend.map_device(device))
-
-    def mapped_get_device_module(device: Any = None) -> Any:
-        return get_device_module(backend.map_device(device))
 
     patcher.set(torch, "set_default_device", mapped_set_default_device)
     patcher.set(torch, "get_device_module", mapped_get_device_module)

@@ -28,21 +28,19 @@ FFT_FACTORIES = ("fftfreq", "rfftfreq")
 METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
 """Tensor methods that take ``device``."""
 
-_POSITIONAL_DEVICE = {"as_tensor": 2}
-
 
 def patch(patcher: Patcher, backend: Backend) -> None:
     """Wrap every factory that this torch has."""
     for owner, names in ((torch, FACTORIES), (torch.fft, FFT_FACTORIES)):
         for name in names:
             if hasattr(owner, name):
-                patcher.set(owner, name, wrap(getattr(owner, name), backend, _POSITIONAL_DEVICE.get(name)))
+                patcher.set(owner, name, wrap(getattr(owner, name), backend))
     for name in METHODS:
-        patcher.set(torch.Tensor, name, wrap(getattr(torch.Tensor, name), backend, None))
+        patcher.set(torch.Tensor, name, wrap(getattr(torch.Tensor, name), backend))
 
 
-def wrap(function: Callable[..., Any], backend: Backend, position: int | None) -> Callable[..., Any]:
-    """``function`` with its device mapped: keyword ``device``, or the argument at ``position`` where there is one."""
+def wrap(function: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
+    """``function`` with its keyword ``device`` mapped; torch takes it no other way."""
 
     @functools.wraps(function)
     def mapped(*args: Any, **kwargs: Any) -> Any:
@@ -52,8 +50,6 @@ def wrap(function: Callable[..., Any], backend: Backend, position: int | None) -
                 kwargs["device"] = backend.map_device(device)
             if kwargs.get("pin_memory"):
                 kwargs["pin_memory"] = False
-        if position is not None and len(args) > position:
-            args = (*args[:position], backend.map_device(args[position]), *args[position + 1 :])
         return function(*args, **kwargs)
 
     return mapped

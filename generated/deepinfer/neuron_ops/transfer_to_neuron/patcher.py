@@ -43,39 +43,48 @@ class Patcher:
             self._undo.pop()()
 
 
-def class_proxy(real: type, call: Callable[..., Any]) -> type:
-    """A stand-in for class ``real`` whose call runs ``call``.
+class _Proxy(type):
+    """Metaclass of the stand-ins that ``class_proxy`` makes. A stand-in holds its class as ``_proxied``."""
 
-    ``isinstance`` and ``issubclass`` answer for ``real``; it equals and hashes as ``real``, so tables keyed by the
-    class keep working; a class derived from it derives from ``real``.
+    def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+        if any(isinstance(base, _Proxy) for base in bases):  # a class derived from a stand-in
+            real_bases = tuple(_proxied(base) for base in bases)
+            return type(real_bases[0])(name, real_bases, body)
+        return super().__new__(mcs, name, bases, body)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return vars(cls)["_make"](*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _proxied(cls))
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(_proxied(subclass), _proxied(cls))
+
+    def __eq__(cls, other: object) -> bool:
+        return _proxied(other) is _proxied(cls)
+
+    def __hash__(cls) -> int:
+        return hash(_proxied(cls))
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(_proxied(cls), name)
+
+
+def _proxied(value: Any) -> Any:
+    """The class behind a stand-in, anything else as it is."""
+    return vars(value).get("_proxied", value) if isinstance(value, type) else value
+
+
+def class_proxy(real: type, make: Callable[..., Any]) -> Any:
+    """A stand-in for class ``real`` whose call runs ``make``.
+
+    ``isinstance`` and ``issubclass`` answer for ``real``; it equals and hashes as ``real``, and so does every other
+    stand-in for it, so that tables keyed by the class keep working (torch.compile has several); a class derived from
+    it derives from ``real``.
     """
-
-    class Meta(type):
-        def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
-            if any(isinstance(base, Meta) for base in bases):
-                return type(real)(name, tuple(real if isinstance(base, Meta) else base for base in bases), body)
-            return super().__new__(mcs, name, bases, body)
-
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            return call(*args, **kwargs)
-
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, real)
-
-        def __subclasscheck__(cls, subclass: type) -> bool:
-            return subclass is cls or issubclass(subclass, real)
-
-        def __eq__(cls, other: Any) -> bool:
-            return other is cls or other is real
-
-        def __hash__(cls) -> int:
-            return hash(real)
-
-        def __getattr__(cls, name: str) -> Any:
-            return getattr(real, name)
-
     body = {"__module__": real.__module__, "__qualname__": real.__qualname__, "__doc__": real.__doc__}
-    return Meta(real.__name__, (), body)
+    return _Proxy(real.__name__, (), {**body, "_proxied": real, "_make": make})
 
 
 def eager_only(function: Any) -> Any:

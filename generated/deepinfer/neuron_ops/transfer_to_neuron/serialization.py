@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import serialization as torch_serialization
 
-from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend
+from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend, real_device
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher
 
 _CUDA_PRIORITY = 20
@@ -22,6 +22,8 @@ def patch(patcher: Patcher, backend: Backend) -> None:
 
     @functools.wraps(load)
     def mapped_load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(map_location, dict):  # storage tag -> where it goes
+            map_location = {tag: _text(backend.map_device(place)) for tag, place in map_location.items()}
         return load(f, backend.map_device(map_location), *args, **kwargs)
 
     patcher.set(torch, "load", mapped_load)
@@ -43,6 +45,10 @@ def patch(patcher: Patcher, backend: Backend) -> None:
             torch_serialization._package_registry.remove(entry)
 
     patcher.on_restore(undo)
+
+
+def _text(place: Any) -> Any:
+    return str(place) if isinstance(place, real_device) else place
 
 
 def _to_device(storage: torch.UntypedStorage, backend: Backend) -> torch.UntypedStorage:

@@ -319,15 +319,6 @@ class Environment:
 env = Unavailable("env", "env: not supported on Neuron (basic mode)")
 
 
-env = Unavailable("env", "env: not supported on Neuron (basic mode)")
-
-
-env = Unavailable("env", "env: not supported on Neuron (basic mode)")
-
-
-env = Unavailable("env", "env: not supported on Neuron (basic mode)")
-
-
 enable_cache = Unavailable("enable_cache", "enable_cache: not supported on Neuron (basic mode)")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
+
 from neuron_numerics import e2m1
 from neuron_numerics.casts import quantise_groups
 from neuron_numerics.formats import quant_format

@@ -32,7 +32,7 @@ def _block_size(width: int) -> int:
 def _fixed_point(weights: torch.Tensor) -> Words:
     scaled = weights * float(1 << _HIGH_BITS)
     high = scaled.to(torch.int32)
-    return high, scaled.sub_(high).mul_(float(1 << _LOW_BITS)).to(torch.int32)
+    return high, scaled.sub_(high.to(torch.float32)).mul_(float(1 << _LOW_BITS)).to(torch.int32)
 
 
 def _carried(high: torch.Tensor, low: torch.Tensor) -> Words:
@@ -89,10 +89,10 @@ def sample(weights: torch.Tensor, draw: Words) -> torch.Tensor:
     passed = _not_above((end_high, end_low), target).sum(1, dtype=torch.int32)
     block = passed.clamp(max=blocks - 1)
 
-    row = torch.arange(weights.shape[0], dtype=torch.int32, device=weights.device)
-    before_high = (end_high - high)[row, block].unsqueeze(1)
-    before_low = (end_low - low)[row, block].unsqueeze(1)
-    high = cells_high[row, block].cumsum(1, dtype=torch.int32).add_(before_high)
-    low = cells_low[row, block].cumsum(1, dtype=torch.int32).add_(before_low)
+    row = torch.arange(0, weights.shape[0] * blocks, blocks, dtype=torch.int32, device=weights.device).add_(block)
+    before_high = (end_high - high).view(-1, 1).index_select(0, row)
+    before_low = (end_low - low).view(-1, 1).index_select(0, row)
+    high = cells_high.view(-1, size).index_select(0, row).cumsum(1, dtype=torch.int32).add_(before_high)
+    low = cells_low.view(-1, size).index_select(0, row).cumsum(1, dtype=torch.int32).add_(before_low)
     inside = _not_above(_carried(high, low), target).sum(1, dtype=torch.int32)
     return (block * size).add_(inside).masked_fill_(passed == blocks, 0)

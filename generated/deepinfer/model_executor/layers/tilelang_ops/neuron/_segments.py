@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-_DENSE_LIMIT = 1 << 18
+_DENSE_LIMIT = 1 << 12
 
 
 def count_at_or_before(bounds: torch.Tensor, total: int) -> torch.Tensor:

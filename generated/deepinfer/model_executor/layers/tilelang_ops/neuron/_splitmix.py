@@ -86,4 +86,5 @@ def mix(value: Words) -> Words:
 
 def sequence(position: torch.Tensor, case: int) -> Words:
     """``(3 * position + case) * GOLDEN`` modulo 2**64 of int32 positions, sign-extended: the stream of one use of the generator."""
-    return add_constant(multiply_constant((position >> 31, position), 3 * GOLDEN), case * GOLDEN)
+    scaled = multiply_constant((position >> 31, position), 3 * GOLDEN)
+    return add_constant(scaled, case * GOLDEN) if case else scaled

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 import torch
-from ._ring import block_of, offset_in_block
+from ._masks import negative
+from ._ring import block_of
 
 _INT32_MAX = 2**31 - 1
 
@@ -38,8 +39,7 @@ def candidate_block_max_tl(max_model_len: int, block_size: int) -> Any:
         assert (
             valid_lens.shape == (rows,) and valid_blocks.shape[0] >= rows
         ), f"{valid_lens.shape=} {valid_blocks.shape=}"
-        count = block_of(valid_lens + (block_size - 1), block_size)
-        valid_blocks[:rows].copy_(count)
+        count = valid_blocks[:rows].copy_(block_of(valid_lens + (block_size - 1), block_size))
         # Columns past valid_len share a block with valid ones only in the last valid block, whose score is replaced.
         scores = logits[:, :whole].view(rows, whole // block_size, block_size).amax(2)
         if whole < max_model_len:
@@ -67,10 +67,10 @@ def get_candidate_compact_lens_tl(topk_blocks: int, block_size: int) -> Any:
             valid_lens.shape[0],
             topk_blocks,
         ), f"{candidate_blocks.shape=} {valid_lens.shape=}"
-        # A block no sequence reaches stands for the ignored ids and keeps the product inside int32.
-        block = candidate_blocks.masked_fill(candidate_blocks < 0, beyond).clamp_(max=beyond)
-        tokens = torch.add(valid_lens.clamp(min=0).unsqueeze(1), block, alpha=-block_size).clamp_(0, block_size)
-        compact_lens.copy_(tokens.sum(1, dtype=torch.int32))
+        # Blocks are capped where no sequence reaches, so that their first token is an int32.
+        block = candidate_blocks.clamp(max=beyond)
+        tokens = torch.add(valid_lens.unsqueeze(1), block, alpha=-block_size).clamp_(0, block_size)
+        torch.sum(tokens.bitwise_and_(~negative(candidate_blocks)), 1, dtype=torch.int32, out=compact_lens)
 
     return get_candidate_compact_lens
 
@@ -93,14 +93,18 @@ def restore_candidate_indices_inplace_tl(topk_tokens: int, topk_blocks: int, blo
             rows,
             topk_blocks,
         ), f"{candidate_blocks.shape=}"
-        slot = block_of(compact_indices, block_size)
-        safe = slot.clamp(0, topk_blocks - 1)
-        row = torch.arange(rows, dtype=torch.int32, device=compact_indices.device).unsqueeze(1)
-        block = candidate_blocks[row, safe]
-        invalid = (safe != slot) | (block < 0)
-        restored = block.mul_(block_size).add_(offset_in_block(compact_indices, block_size))
+        row = torch.arange(
+            0, rows * topk_blocks, topk_blocks, dtype=torch.int32, device=compact_indices.device
+        ).unsqueeze(1)
+        slot = block_of(compact_indices, block_size).clamp_(0, topk_blocks - 1).add_(row)
+        block = candidate_blocks.reshape(-1).index_select(0, slot.view(-1)).view(rows, topk_tokens)
+        # The sign bit of any of these tells an index or a block out of range.
+        invalid = negative(
+            (topk_blocks * block_size - 1 - compact_indices).bitwise_or_(compact_indices).bitwise_or_(block)
+        )
+        compact_indices.bitwise_and_(block_size - 1).add_(block, alpha=block_size)
         if has_offset:
-            restored = restored.add_(output_idx_offset.unsqueeze(1))
-        compact_indices.copy_(restored.masked_fill_(invalid, -1))
+            compact_indices.add_(output_idx_offset.unsqueeze(1))
+        compact_indices.bitwise_or_(invalid)
 
     return restore_candidate_indices_inplace

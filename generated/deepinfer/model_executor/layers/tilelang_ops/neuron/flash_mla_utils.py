@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 import torch
+from ._masks import at_or_past
 from ._ring import block_of, offset_in_block
 
 
@@ -28,10 +29,11 @@ def convert_kv_index_tl(s: int, k: int, n: int, block_size: int) -> Any:
         ), f"{topk_idxs.shape=} {context_lens.shape=} {(b, s, k)=}"
         assert block_tables.shape[1] == n, f"expected {n} blocks a row, got {block_tables.shape[1]}"
         device = topk_idxs.device
-        past = torch.arange(k, dtype=torch.int32, device=device) >= context_lens.unsqueeze(2)
+        past = at_or_past(torch.arange(k, dtype=torch.int32, device=device), context_lens.unsqueeze(2))
         row = torch.arange(0, b * n, n, dtype=torch.int32, device=device).view(b, 1, 1)
-        block = block_of(topk_idxs, block_size).clamp_(0, n - 1).add_(row)
-        slot = block_tables.reshape(-1)[block].mul_(block_size).add_(offset_in_block(topk_idxs, block_size))
-        topk_idxs.copy_(slot.masked_fill_(past, -1))
+        place = block_of(topk_idxs, block_size).clamp_(0, n - 1).add_(row)
+        block = block_tables.reshape(-1).index_select(0, place.view(-1)).view(b, s, k)
+        torch.add(offset_in_block(topk_idxs, block_size), block, alpha=block_size, out=topk_idxs)
+        topk_idxs.bitwise_or_(past)
 
     return convert_kv_index

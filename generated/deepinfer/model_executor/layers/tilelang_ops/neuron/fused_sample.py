@@ -19,6 +19,9 @@ DRAFT_PROB_PENALTY = 5e-5
 _FIXED_POINT = float(1 << 31)
 
 
+_LARGEST_FIXED = float((1 << 31) - (1 << 7))  # the largest fp32 that an int32 holds
+
+
 def _unit_interval(draw: Words) -> torch.Tensor:
     """The top 53 bits of each draw as a fraction of 1, rounded to fp32."""
     high, low = draw
@@ -82,20 +85,20 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
             logits.shape == logprobs.shape == (total_q, vocab_size)
         ), f"{logits.shape=} {logprobs.shape=} {vocab_size=}"
 
-        torch.sub(logits, logits.amax(1, keepdim=True), out=logprobs)
-        logprobs.mul_((1.0 / temperatures).unsqueeze(1))
-        probs = logprobs.exp()
+        scaled = torch.sub(logits, logits.amax(1, keepdim=True)).mul_((1.0 / temperatures).unsqueeze(1))
+        probs = scaled.exp()
         total = probs.sum(1, keepdim=True)
         probs.div_(total)
         keep = keep_mask(probs, top_p, top_k)
         # Where a row keeps everything its mass is 1 by definition, not by summation.
         kept_mass = probs.mul_(keep).sum(1, keepdim=True).masked_fill_(keep.all(1, keepdim=True), 1.0)
-        logprobs.sub_(total.log()).sub_(kept_mass.log()).masked_fill_(~keep, -torch.inf)
+        scaled.sub_(total.log()).sub_(kept_mass.log()).masked_fill_(~keep, -torch.inf)
+        logprobs.copy_(scaled)
         if not do_sample:
             return
 
         assert sample_positions is not None and seq_seeds is not None and candidate_token_ids is not None
-        weights = torch.exp(logprobs, out=probs)
+        weights = torch.exp(scaled, out=probs)
         if not do_reject_sampling:
             draw, _ = _draws(seq_seeds, seed_offset, sample_positions, None)
             candidate_token_ids.copy_(sample(weights, draw))
@@ -105,27 +108,32 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
         assert accept_result_verify is not None and draft_selected_logprobs is not None and accept_probs is not None
         fresh = ~is_verify
         row = torch.arange(total_q, dtype=torch.int32, device=logits.device)
-        draft_id = last_next_n_token_ids[mtp_info_read_rows]
+        draft_id = last_next_n_token_ids.index_select(0, mtp_info_read_rows)
         safe_id = draft_id.clamp(min=0)
         no_draft = draft_id < 0
         draft_logprob = last_nextn_token_logprobs[mtp_info_read_rows, safe_id]
         draft_selected_logprobs.copy_(draft_logprob.masked_fill(no_draft, -torch.inf))
 
         # Fresh rows subtract nothing, whatever the draft pool holds for them.
-        draft = last_nextn_token_logprobs[mtp_info_read_rows].sub_(DRAFT_PROB_PENALTY)
+        draft = last_nextn_token_logprobs.index_select(0, mtp_info_read_rows).sub_(DRAFT_PROB_PENALTY)
         weights.sub_(draft.masked_fill_(fresh.unsqueeze(1), -torch.inf).exp_()).clamp_(min=0.0)
-        coarse = torch.mul(weights, _FIXED_POINT, out=draft).trunc_().sum(1)
+        coarse = (
+            torch.mul(weights, _FIXED_POINT, out=draft)
+            .clamp_(max=_LARGEST_FIXED)
+            .to(torch.int32)
+            .sum(1, dtype=torch.float32)
+        )
         accept_probs.copy_((1.0 - coarse * (1.0 / _FIXED_POINT)).clamp_(min=0.0).masked_fill_(fresh, 1.0))
 
         draw, test = _draws(seq_seeds, seed_offset, sample_positions, is_verify)
         assert test is not None
-        ratio = (logprobs[row, safe_id] - draft_logprob).clamp_(max=0.0).exp_()
+        ratio = (scaled[row, safe_id] - draft_logprob).clamp_(max=0.0).exp_()
         accepted = (ratio > _unit_interval(test)) & ~no_draft
         accept_result_verify.copy_(accepted | fresh)
 
         # A residual that vanishes in 31-bit fixed point gives the first most likely token instead of a draw.
         column = torch.arange(vocab_size, dtype=torch.int32, device=logits.device)
-        best = torch.where(logprobs == logprobs.amax(1, keepdim=True), column, vocab_size).amin(1)
+        best = torch.where(scaled == scaled.amax(1, keepdim=True), column, vocab_size).amin(1)
         token = torch.where((coarse == 0) & is_verify, best, sample(weights, draw))
         candidate_token_ids.copy_(torch.where(accepted & is_verify, draft_id, token))
 

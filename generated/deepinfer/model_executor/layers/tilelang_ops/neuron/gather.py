@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 import torch
 
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 def gather_tl(D: int, dtype: torch.dtype, index_dtype: torch.dtype, x_stride: int) -> Any:
     """Factory of ``Y[i] = X[INDEX[i]]`` where ``0 <= INDEX[i] < n``, else a row of zeros.
@@ -28,6 +30,9 @@ def gather_tl(D: int, dtype: torch.dtype, index_dtype: torch.dtype, x_stride: in
             Y.zero_()
             return
         row = INDEX.clamp(0, n - 1)
-        Y.copy_(X.index_select(0, row).masked_fill_((row != INDEX).unsqueeze(1), 0))
+        torch.index_select(X, 0, row, out=Y)
+        # As integers, so that the product with 0 is 0 whatever the row holds.
+        word = _WORDS[dtype.itemsize]
+        Y.view(word).mul_((row == INDEX).to(word).unsqueeze(1))
 
     return gather

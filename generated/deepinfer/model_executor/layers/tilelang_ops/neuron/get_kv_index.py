@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 import torch
+from ._masks import at_or_past
 from ._ring import block_of, offset_in_block
 
 
@@ -31,20 +32,21 @@ def load_kv_index_tl(index_length: int, block_size: int, has_block_tables: bool)
         """``kv_index_offset_len``: [n, 2] int32. ``kv_index``: [n, index_length] int32, written. ``flatten_block_tables``: [num_blocks]."""
         assert kv_index_offset_len.shape == (kv_index.shape[0], 2), f"{kv_index_offset_len.shape=} {kv_index.shape=}"
         assert kv_index.shape[1] == index_length, f"expected {index_length} columns, got {kv_index.shape[1]}"
-        offset, length = kv_index_offset_len.split(1, dim=1)
+        offset, length = kv_index_offset_len.unsqueeze(2).unbind(1)
         column = torch.arange(index_length, dtype=torch.int32, device=kv_index.device)
         if has_block_tables:
             assert flatten_block_tables is not None
             position = offset + column
-            block = block_of(position, block_size).clamp_(0, flatten_block_tables.shape[0] - 1)
-            value = flatten_block_tables[block].mul_(block_size).add_(offset_in_block(position, block_size))
+            place = block_of(position, block_size).clamp_(0, flatten_block_tables.shape[0] - 1)
+            block = flatten_block_tables.index_select(0, place.view(-1)).view(place.shape)
+            torch.add(offset_in_block(position, block_size), block, alpha=block_size, out=kv_index)
         elif block_size == 0:
-            value = offset + column
+            torch.add(offset, column, out=kv_index)
         else:
             # From the offset's place in its ring, so that no sum leaves the ring's own slots (offsets may be near 2**31).
             start = offset_in_block(offset, block_size)
-            value = offset_in_block(start + column, block_size).add_(offset - start)
-        kv_index.copy_(value.masked_fill_(column >= length, -1))
+            torch.add(offset_in_block(start + column, block_size), offset - start, out=kv_index)
+        kv_index.bitwise_or_(at_or_past(column, length))
 
     return load_kv_index
 

@@ -39,8 +39,8 @@ def copy_block_tables_tl(max_seqlen_q: int, max_num_blocks: int) -> Any:
         first = block_tables_offsets[:-1]
         column = torch.arange(max_num_blocks, dtype=torch.int32, device=block_tables_in.device)
         place = (first.unsqueeze(1) + column).clamp_(max=block_tables_in.shape[0] - 1)
-        table = block_tables_in[place][owner]
-        mine = column < (block_tables_offsets[1:] - first)[owner].unsqueeze(1)
+        table = block_tables_in.index_select(0, place.view(-1)).view(n, max_num_blocks).index_select(0, owner)
+        mine = column < (block_tables_offsets[1:] - first).index_select(0, owner).unsqueeze(1)
         torch.where(mine, table, block_tables_out, out=block_tables_out)
 
     return copy_block_tables
@@ -97,10 +97,10 @@ def prepare_v4_decode_metadata_tl(
         owner = count_at_or_before(cu_seqlens_q, total_q).clamp_(max=n - 1)
         # A token's position is its row, shifted by its sequence: past (k - q) minus first row (cu - q).
         per_sequence = torch.stack([seqlens_k - cu_seqlens_q, state_block_idx_in, block_tables_offsets[:-1]])
-        shift, state, table = per_sequence[:, owner].unbind(0)
+        shift, state, table = per_sequence.index_select(1, owner).unbind(0)
         position = token + shift
         length = position + 1
-        placeholder = is_placeholder[owner]
+        placeholder = is_placeholder.index_select(0, owner)
 
         positions.copy_(position)
         valid_token_mask.copy_(~placeholder)
@@ -126,7 +126,7 @@ def prepare_v4_decode_metadata_tl(
             compressed = block_of(position, ratio)
             unfinished = offset_in_block(length, ratio) != 0
             place = (table + block_of(compressed, per_block)).clamp_(0, block_tables_in.shape[0] - 1)
-            slot = block_tables_in[place].mul_(per_block).add_(offset_in_block(compressed, per_block))
+            slot = block_tables_in.index_select(0, place).mul_(per_block).add_(offset_in_block(compressed, per_block))
             positions_c[row, :total_q].copy_((compressed * ratio).masked_fill_(unfinished, 0))
             slot_mapping_store_ca[row, :total_q].copy_(slot.masked_fill_(unfinished, -1))
 

@@ -29,11 +29,15 @@ def prepare_verification_metadata_tl(num_steps: int) -> Any:
         Written: ``row_to_req``, ``local_step`` [total_q] int32, ``is_verify`` [total_q] bool (not a request's last row).
         """
         total_q = row_to_req.shape[0]
-        owner = count_at_or_before(ftp, total_q).sub_(1)
-        step = torch.arange(total_q, dtype=torch.int32, device=ftp.device).sub_(ftp[owner])
-        row_to_req.copy_(owner)
-        local_step.copy_(step)
-        torch.lt(step + 1, seqlen_q[owner], out=is_verify)
+        row = torch.arange(total_q, dtype=torch.int32, device=ftp.device)
+        if num_steps == 0 and total_q == ftp.shape[0]:
+            row_to_req.copy_(row)
+            local_step.zero_()
+            is_verify.zero_()
+            return
+        torch.sub(count_at_or_before(ftp, total_q), 1, out=row_to_req)
+        torch.sub(row, ftp.index_select(0, row_to_req), out=local_step)
+        torch.lt(row, (ftp + seqlen_q).sub_(1).index_select(0, row_to_req), out=is_verify)
 
     return prepare_verification_metadata
 
@@ -62,9 +66,13 @@ def expand_sampling_params_tl() -> Any:
         torch.index_select(temperatures, 0, row_to_req, out=temperatures_q)
         torch.index_select(top_ps, 0, row_to_req, out=top_ps_q)
         torch.index_select(top_ks, 0, row_to_req, out=top_ks_q)
-        torch.add(sample_positions[row_to_req], local_step, alpha=DRAFT_POS_HASH_MUL, out=sample_positions_q)
+        torch.add(
+            sample_positions.index_select(0, row_to_req), local_step, alpha=DRAFT_POS_HASH_MUL, out=sample_positions_q
+        )
         # Seeds move as pairs of 32-bit words.
-        seq_seeds_q.view(torch.int32).view(-1, 2).copy_(seq_seeds.view(torch.int32).view(-1, 2)[row_to_req])
+        torch.index_select(
+            seq_seeds.view(torch.int32).view(-1, 2), 0, row_to_req, out=seq_seeds_q.view(torch.int32).view(-1, 2)
+        )
 
     return expand_sampling_params
 

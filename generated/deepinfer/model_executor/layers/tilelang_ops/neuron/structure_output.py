@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 import torch
+from ._masks import negative
 
 _BITS = 32
+
+
+_NEGATIVE_INFINITY = -0x00800000  # the bits of -inf, as an int32
 
 
 def apply_token_bitmask_by_step_inplace_tl(vocab_size: int, has_ftp: bool) -> Any:
@@ -39,23 +43,29 @@ def apply_token_bitmask_by_step_inplace_tl(vocab_size: int, has_ftp: bool) -> An
         if has_ftp:
             assert ftp is not None
             requests = ftp.shape[0]
-            row = ftp[request] + step
             following = request + 1
-            end = ftp[following.clamp(max=requests - 1)].masked_fill_(following >= requests, logits.shape[0])
+            end = ftp.index_select(0, following.clamp(max=requests - 1)).masked_fill_(
+                following >= requests, logits.shape[0]
+            )
+            row = ftp.index_select(0, request) + step
             # A request with too few rows repeats what the first other one writes; with no other, row 0 as it is.
             place = torch.arange(count, dtype=torch.int32, device=device)
-            first = torch.where(row < end, place, count).amin()
-            source = torch.where(row < end, place, first).clamp_(max=count - 1)
-            request = request[source]
-            nothing = first == count
-            row = row[source].masked_fill_(nothing, 0)
+            fits = negative(row - end)
+            first = ((place & fits) | (~fits & count)).amin()
+            source = torch.where(fits != 0, place, first).clamp_(max=count - 1)
+            request = request.index_select(0, source)
+            nothing = negative((count - 1) - first)
+            row = row.index_select(0, source) & ~nothing
         else:
             row = request
-        words = bitmask[:, : vocab_size // _BITS][request].unsqueeze(2)
+        words = bitmask[:, : vocab_size // _BITS].index_select(0, request).unsqueeze(2)
         lane = torch.arange(_BITS, dtype=torch.int32, device=device)
-        forbidden = ((words >> lane) & 1).view(count, vocab_size) == 0
+        forbidden = (words >> lane).bitwise_and_(1).sub_(1)
         if has_ftp:
-            forbidden = forbidden & ~nothing
-        scores.index_put_((row,), scores[row].masked_fill_(forbidden, -torch.inf))
+            forbidden.bitwise_and_(~nothing)
+        # Bits of -inf where forbidden, of the score elsewhere: score ^ ((score ^ -inf) & forbidden).
+        bits = scores.index_select(0, row).view(torch.int32)
+        bits.bitwise_xor_((bits ^ _NEGATIVE_INFINITY).bitwise_and_(forbidden.view(count, vocab_size)))
+        scores.index_put_((row,), bits.view(torch.float32))
 
     return apply_token_bitmask_by_step_inplace

@@ -20,13 +20,12 @@ def sum_smaller_probs_tl(vocab_size: int) -> Any:
         assert logprobs.shape[1] == vocab_size and sample_results.shape == output.shape == (
             n,
         ), f"{logprobs.shape=} {output.shape=}"
-        chosen = sample_results.clamp(min=0)
-        row = torch.arange(n, dtype=torch.int32, device=logprobs.device)
-        pivot = logprobs[row, chosen].unsqueeze(1)
+        chosen = sample_results.clamp(min=0).unsqueeze(1)
+        row = torch.arange(n, dtype=torch.int32, device=logprobs.device).unsqueeze(1)
+        pivot = logprobs[row, chosen]
         column = torch.arange(vocab_size, dtype=torch.int32, device=logprobs.device)
-        # Later columns count only when strictly below the pivot: the two cases of one comparison.
-        later = column > chosen.unsqueeze(1)
-        counted = (logprobs < pivot) | ((logprobs == pivot) & ~later)
-        output.copy_((logprobs.exp() * counted).sum(1).masked_fill_(sample_results < 0, 0.0))
+        counted = (logprobs == pivot).logical_and_(column <= chosen).logical_or_(logprobs < pivot)
+        torch.sum(logprobs.exp().mul_(counted), 1, out=output)
+        output.masked_fill_(sample_results < 0, 0.0)
 
     return sum_smaller_probs

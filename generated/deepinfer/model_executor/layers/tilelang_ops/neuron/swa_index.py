@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 import torch
+from ._masks import negative
 
 
 def expand_swa_index_tl(width: int) -> Any:
@@ -19,9 +20,12 @@ def expand_swa_index_tl(width: int) -> Any:
         assert (
             pivots.shape == (output.shape[0], 4) and output.shape[1] == width
         ), f"{pivots.shape=} {output.shape=} {width=}"
-        offset1, length1, offset2, length2 = pivots.split(1, dim=1)
+        offset1, length1, offset2, length2 = pivots.unsqueeze(2).unbind(1)
         column = torch.arange(width, dtype=torch.int32, device=pivots.device)
-        value = torch.where(column < length1, offset1, offset2 - length1).add_(column)
-        output.copy_(value.masked_fill_(column >= length1 + length2, -1))
+        before = negative(column - length1)
+        second = offset2 - length1
+        # The first segment's base where it still runs, the second's behind it; -1 behind both.
+        torch.add(second, (offset1 - second) & before, out=output)
+        output.add_(column).bitwise_or_(((length1 + length2 - 1) - column).bitwise_right_shift_(31))
 
     return expand_swa_index

@@ -624,42 +624,9 @@ from tilelang.cuda.language.tir import ptx_wait_barrier as ptx_wait_barrier
 from tilelang.cuda.language.warpgroup import WarpSpecialize as WarpSpecialize
 from tilelang.cuda.language.warpgroup import WarpSpecializeFrame as WarpSpecializeFrame
 from tilelang.cuda.language.warpgroup import WarpSpecialize as ws
-from tilelang.language import annotations as annotations
-from tilelang.language import dtypes as dtypes
-from tilelang.language import utils as utils
-from tilelang.cuda.language import tir as tir
-from tilelang.language import overrides as overrides
-from tilelang.cuda.language import kernel as kernel
-from tilelang.language import frame as frame
-from tilelang.language import eager as eager
-from tilelang.language import proxy as proxy
-from tilelang.cuda.language import loop as loop
-from tilelang.language import math_intrinsics as math_intrinsics
-from tilelang.cuda.language import copy_op as copy_op
-from tilelang.cuda.language import gemm_op as gemm_op
-from tilelang.language import experimental as experimental
-from tilelang.language import fill_op as fill_op
-from tilelang.cuda.language import reduce_op as reduce_op
-from tilelang.language import scan_op as scan_op
-from tilelang.cuda.language import atomic as atomic
-from tilelang.language import customize as customize
-from tilelang.language import logical as logical
-from tilelang.language import builtin as builtin
-from tilelang.language import symbolics as symbolics
-from tilelang.language import warp_specialize as warp_specialize
-from tilelang.language import meta as meta
-from tilelang.language import tile_schedule as tile_schedule
-from tilelang.language import common as common
-from tilelang.language.tir.exports import BACKEND_ONLY_TIR_EXPORTS as BACKEND_ONLY_TIR_EXPORTS
 from tilelang.language.proxy import ptr as ptr
 from tilelang.language.proxy import Buffer as Buffer
 from tilelang.language.customize import dp4a as dp4a
-from tilelang.cuda.language import cluster as cluster
-from tilelang.cuda.language import intrinsics as intrinsics
-from tilelang.cuda.language import math as math
-from tilelang.cuda.language import pdl as pdl
-from tilelang.cuda.language import random as random
-from tilelang.cuda.language import warpgroup as warpgroup
 
 __all__ = [
     "prim_func",

@@ -4,5 +4,5 @@
 
 from __future__ import annotations
 
-from tile_kernels.modeling.engram.engram_gate import apply as engram_gate
+from tile_kernels.modeling.engram.engram_gate import engram_gate as engram_gate
 from tile_kernels.modeling.engram.engram_gate import EngramGateFn as EngramGateFn

@@ -16,37 +16,6 @@ class EngramGateFn:
     def forward(ctx, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask):
         raise NotImplementedError("EngramGateFn.forward: not supported on Neuron (basic mode)")
 
-    @staticmethod
-    def backward(ctx, grad_output):
-        raise NotImplementedError("EngramGateFn.backward: not supported on Neuron (basic mode)")
-
-    @staticmethod
-    def forward(ctx, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask):
-        raise NotImplementedError("EngramGateFn.forward: not supported on Neuron (basic mode)")
-
-    def __init__(self, *args, **kwargs):
-        raise NotImplementedError("EngramGateFn: not supported on Neuron (basic mode)")
-
-
-class EngramGateFn:
-    """Upstream's ``tile_kernels.modeling.engram.engram_gate.EngramGateFn.apply``."""
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        raise NotImplementedError("EngramGateFn.backward: not supported on Neuron (basic mode)")
-
-    @staticmethod
-    def forward(ctx, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask):
-        raise NotImplementedError("EngramGateFn.forward: not supported on Neuron (basic mode)")
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        raise NotImplementedError("EngramGateFn.backward: not supported on Neuron (basic mode)")
-
-    @staticmethod
-    def forward(ctx, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask):
-        raise NotImplementedError("EngramGateFn.forward: not supported on Neuron (basic mode)")
-
     def __init__(self, *args, **kwargs):
         raise NotImplementedError("EngramGateFn: not supported on Neuron (basic mode)")
 

@@ -507,23 +507,9 @@ from tilelang.ascend.language.sync import ascend_cross_core_set_flag as ascend_c
 from tilelang.ascend.language.sync import ascend_cross_core_wait_flag as ascend_cross_core_wait_flag
 from tilelang.ascend.language.sync import ascend_get_buf as ascend_get_buf
 from tilelang.ascend.language.sync import ascend_rls_buf as ascend_rls_buf
-from tilelang.ascend.language import annotations as annotations
-from tilelang.language.tir.exports import BACKEND_ONLY_TIR_EXPORTS as BACKEND_ONLY_TIR_EXPORTS
 from tilelang.language.proxy import ptr as ptr
 from tilelang.language.proxy import Buffer as Buffer
 from tilelang.language.customize import dp4a as dp4a
-from tilelang.ascend.language import copy_op as copy_op
-from tilelang.ascend.language import gemm_op as gemm_op
-from tilelang.ascend.language import frame as frame
-from tilelang.ascend.language import reduce_op as reduce_op
-from tilelang.ascend.language import loop as loop
-from tilelang.ascend.language import kernel as kernel
-from tilelang.ascend.language import schedule_hint as schedule_hint
-from tilelang.ascend.language import tile_schedule as tile_schedule
-from tilelang.ascend.language import random as random
-from tilelang.ascend.language import dma as dma
-from tilelang.ascend.language import mode as mode
-from tilelang.ascend.language import sync as sync
 
 __all__ = [
     "prim_func",

@@ -624,23 +624,9 @@ from tilelang.cuda.language.tir import ptx_wait_barrier as ptx_wait_barrier
 from tilelang.cuda.language.warpgroup import WarpSpecialize as WarpSpecialize
 from tilelang.cuda.language.warpgroup import WarpSpecializeFrame as WarpSpecializeFrame
 from tilelang.cuda.language.warpgroup import WarpSpecialize as ws
-from tilelang.language.tir.exports import BACKEND_ONLY_TIR_EXPORTS as BACKEND_ONLY_TIR_EXPORTS
 from tilelang.language.proxy import ptr as ptr
 from tilelang.language.proxy import Buffer as Buffer
 from tilelang.language.customize import dp4a as dp4a
-from tilelang.cuda.language import kernel as kernel
-from tilelang.cuda.language import reduce_op as reduce_op
-from tilelang.cuda.language import copy_op as copy_op
-from tilelang.cuda.language import gemm_op as gemm_op
-from tilelang.cuda.language import atomic as atomic
-from tilelang.cuda.language import loop as loop
-from tilelang.cuda.language import cluster as cluster
-from tilelang.cuda.language import tir as tir
-from tilelang.cuda.language import intrinsics as intrinsics
-from tilelang.cuda.language import math as math
-from tilelang.cuda.language import pdl as pdl
-from tilelang.cuda.language import random as random
-from tilelang.cuda.language import warpgroup as warpgroup
 
 __all__ = [
     "prim_func",

@@ -4,6 +4,4 @@
 
 from __future__ import annotations
 
-from tilelang.language.tir.exports import BACKEND_ONLY_TIR_EXPORTS as BACKEND_ONLY_TIR_EXPORTS
-
 __all__ = []

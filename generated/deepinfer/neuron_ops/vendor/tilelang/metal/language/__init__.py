@@ -455,16 +455,17 @@ from tilelang.language.reduce_op import warp_reduce_bitor as warp_reduce_bitor
 from tilelang.language.reduce_op import warp_reduce_max as warp_reduce_max
 from tilelang.language.reduce_op import warp_reduce_min as warp_reduce_min
 from tilelang.language.reduce_op import warp_reduce_sum as warp_reduce_sum
+from tilelang.metal.language.tir import make_filled_simdgroup_matrix as make_filled_simdgroup_matrix
+from tilelang.metal.language.tir import simdgroup_load as simdgroup_load
+from tilelang.metal.language.tir import simdgroup_multiply_accumulate as simdgroup_multiply_accumulate
+from tilelang.metal.language.tir import simdgroup_store as simdgroup_store
 from tilelang.language.builtin import cooperative_tensor_fill as cooperative_tensor_fill
 from tilelang.language.builtin import cooperative_tensor_load as cooperative_tensor_load
 from tilelang.language.builtin import cooperative_tensor_multiply_accumulate as cooperative_tensor_multiply_accumulate
 from tilelang.language.builtin import cooperative_tensor_store as cooperative_tensor_store
-from tilelang.language.tir.exports import BACKEND_ONLY_TIR_EXPORTS as BACKEND_ONLY_TIR_EXPORTS
 from tilelang.language.proxy import ptr as ptr
 from tilelang.language.proxy import Buffer as Buffer
 from tilelang.language.customize import dp4a as dp4a
-from tilelang.metal.language import kernel as kernel
-from tilelang.metal.language import tir as tir
 
 __all__ = [
     "prim_func",

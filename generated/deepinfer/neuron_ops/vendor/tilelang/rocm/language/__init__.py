@@ -474,14 +474,9 @@ from tilelang.rocm.language.tir import tvm_mfma as tvm_mfma
 from tilelang.rocm.language.tir import tvm_mfma_store as tvm_mfma_store
 from tilelang.rocm.language.tir import tvm_rdna_wmma as tvm_rdna_wmma
 from tilelang.rocm.language.tir import tvm_rdna_wmma_store as tvm_rdna_wmma_store
-from tilelang.language.tir.exports import BACKEND_ONLY_TIR_EXPORTS as BACKEND_ONLY_TIR_EXPORTS
 from tilelang.language.proxy import ptr as ptr
 from tilelang.language.proxy import Buffer as Buffer
 from tilelang.language.customize import dp4a as dp4a
-from tilelang.rocm.language import tir as tir
-from tilelang.rocm.language import intrinsics as intrinsics
-from tilelang.rocm.language import kernel as kernel
-from tilelang.rocm.language import gemm_op as gemm_op
 
 __all__ = [
     "prim_func",

@@ -455,11 +455,9 @@ from tilelang.language.reduce_op import warp_reduce_bitor as warp_reduce_bitor
 from tilelang.language.reduce_op import warp_reduce_max as warp_reduce_max
 from tilelang.language.reduce_op import warp_reduce_min as warp_reduce_min
 from tilelang.language.reduce_op import warp_reduce_sum as warp_reduce_sum
-from tilelang.language.tir.exports import BACKEND_ONLY_TIR_EXPORTS as BACKEND_ONLY_TIR_EXPORTS
 from tilelang.language.proxy import ptr as ptr
 from tilelang.language.proxy import Buffer as Buffer
 from tilelang.language.customize import dp4a as dp4a
-from tilelang.webgpu.language import kernel as kernel
 
 __all__ = [
     "prim_func",
