@@ -67,7 +67,7 @@ def check(cache: str) -> float:
     """Seconds of one `porter check`, start of Python and all."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "porter", "check", "--project", str(ROOT)], capture_output=True, text=True, env={**os.environ, "PORTER_CACHE_DIR": cache})
-    if done.returncode:
+    if done.returncode not in (0, 1):
         raise SystemExit(done.stdout + done.stderr)
     return time.perf_counter() - start
 

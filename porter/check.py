@@ -9,22 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from porter import __version__
 from porter.codec import from_json, to_json
-from porter.config import ENGINE, SOURCE_NAMES, Config
-from porter.drift import Change, compare
+from porter.config import Config
 from porter.errors import LockError
 from porter.findings import Finding, Report
+from porter.inputs import inputs_digest, override_digests
 from porter.lock import Lock, black_version, read_lock
 from porter.overrides import Overrides, load_overrides
 from porter.plan import Plan, make_plan
-from porter.sources.progress import Progress
-from porter.sync import inputs_digest, override_digests
 from porter.tree import TreeState, read_state, sha256, write_atomic
-from porter.upstream import Request, read_upstream
 
 _SYNC = "porter sync"
 
@@ -183,34 +179,3 @@ def _path(cache: Path | None, key: str) -> Path:
     from porter.sources.cache import default_cache
 
     return (cache or default_cache()) / "check" / f"{key[:32]}.json"
-
-
-def upstream_changes(config: Config, request: Request, *, cache: Path | None = None, progress: Progress | None = None) -> tuple[Change, ...]:
-    """What the upstream of a request changed against the lock, over the sources that the request names (all when none).
-
-    Raises:
-        LockError, SourceError, UnreadableUpstreamError.
-    """
-    lock = read_lock(config.lock_path)
-    if request.overridden:
-        named = (*((ENGINE,) if request.upstream is not None else ()), *request.vendor)
-        request = replace(request, only=tuple(name for name in SOURCE_NAMES if name in named))
-    new = read_upstream(config, request, lock, cache=cache, progress=progress).lock
-    wanted = {surface.source for surface in new.surfaces}
-    return compare([surface for surface in lock.surfaces if surface.source in wanted], new.surfaces)
-
-
-def upstream_findings(config: Config, request: Request, *, cache: Path | None = None, progress: Progress | None = None) -> Iterator[Finding]:
-    """Drift of a named upstream as findings."""
-    for change in upstream_changes(config, request, cache=cache, progress=progress):
-        kinds = ", ".join(str(kind) for kind in (change.kind, *change.also))
-        yield Finding(
-            "PT040",
-            f"{change.symbol}: {kinds}",
-            symbol=change.symbol,
-            path=change.file,
-            line=change.line,
-            expected=(change.old.signature or f"body {change.old.body}") if change.old else "no such name",
-            found=(change.new.signature or f"body {change.new.body}") if change.new else "no such name",
-            fix="porter sync --upstream PATH, then review the overrides concerned",
-        )

@@ -154,7 +154,7 @@ def check(
     config = _config(project, enable)
     result = run(config, out=out)
     if upstream is not None or vendor:
-        from porter.check import upstream_findings
+        from porter.comparison import upstream_findings
 
         request = _request(upstream, vendor, offline)
         result = Report.of([*result.findings, *upstream_findings(config, request, progress=_progress())])
@@ -195,7 +195,7 @@ def diff(
     format: Annotated[DriftFormat, typer.Option("--format", help="How to print the changes.")] = DriftFormat.TEXT,
 ) -> None:
     """Say what an upstream changed against porter.lock, one row a symbol. Exit 1 when there is any change."""
-    from porter.check import upstream_changes
+    from porter.comparison import upstream_changes
     from porter.report import drift as report
 
     config = _config(project)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from porter.codec import Json, to_json
-from porter.surface.digest import similarity
 from porter.surface.model import Signature, Surface, Symbol
+from porter.surface.sketch import similarity
 
 # Two bodies at least this similar, under names that exist on one side only, are proposed as a rename.
 RENAME_SIMILARITY = 0.6

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from porter import __version__
 from porter.config import Config
 from porter.errors import LockError
-from porter.lock import Lock, black_version, read_lock, write_lock
-from porter.overrides import Overrides, list_files, load_overrides
+from porter.inputs import inputs_digest, override_digests
+from porter.lock import Lock, read_lock, write_lock
+from porter.overrides import Overrides, load_overrides
 from porter.plan import Plan, make_plan
 from porter.render.output import render
-from porter.render.text import templates_digest
 from porter.sources.progress import Progress
-from porter.tree import Changes, exclusive, plan_changes, publish, read_state, sha256, write_atomic
+from porter.tree import Changes, exclusive, plan_changes, publish, read_state, write_atomic
 from porter.upstream import Request, read_upstream
 
 
@@ -31,23 +29,6 @@ class SyncResult:
     changes: Changes
     lock_changed: bool
     texts: Mapping[str, tuple[bytes, bytes]]
-
-
-def inputs_digest(config: Config, lock_text: str, overrides: Mapping[str, str]) -> str:
-    """Digest of all that the emitted tree is rendered from.
-
-    Parameters:
-        overrides: relative path to sha256 of every file of overrides/.
-    """
-    enabled = [f"{feature.name}={feature.enabled}" for feature in config.features]
-    rows = [__version__, black_version(), templates_digest(), sha256(lock_text.encode()), sha256(config.text.encode()), *enabled]
-    rows += [f"{path}:{digest}" for path, digest in sorted(overrides.items())]
-    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
-
-
-def override_digests(folder: Path) -> Mapping[str, str]:
-    """Relative path to sha256 of every file of overrides/."""
-    return {relative: sha256(path.read_bytes()) for relative, path in list_files(folder)}
 
 
 def known_lock(config: Config) -> Lock | None:

@@ -9,8 +9,8 @@ import pytest
 
 from porter.drift import ChangeKind, compare
 from porter.report import drift as report
-from porter.surface.digest import similarity
 from porter.surface.model import Contract, Kernel, KernelArgument, Parameter, Signature, Surface, Symbol, SymbolKind, TensorSpec
+from porter.surface.sketch import similarity
 
 BODY = "".join(f"{value:08x}" for value in range(24))
 OTHER = "".join(f"{value:08x}" for value in range(100, 124))

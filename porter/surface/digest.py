@@ -15,6 +15,8 @@ from functools import cache
 
 import libcst as cst
 
+from porter.surface.sketch import SKETCH
+
 from porter.surface.text import literal, string_parts, string_value
 
 # Fields that hold layout, never meaning.
@@ -28,9 +30,8 @@ _LAYOUT = frozenset({
 _MEANT = {"Arg": frozenset({"star"}), "Param": frozenset({"star"}), "FormattedStringExpression": frozenset({"equal"})}
 _EMPTY = cst.Module([])
 
-# Length of the token runs that a sketch samples, and how many of them it keeps.
+# Length of the token runs that a sketch samples.
 _SHINGLE = 5
-_SKETCH = 24
 
 Emit = Callable[[str], None]
 
@@ -68,21 +69,11 @@ def _digest(tokens: Iterable[str]) -> str:
 
 
 def fingerprint(*nodes: cst.CSTNode | None, skip: Collection[cst.CSTNode] = (), salt: str = "") -> tuple[str, str]:
-    """``digest_of`` and, from the same walk, a similarity sketch (see ``similarity``)."""
+    """``digest_of`` and, from the same walk, a similarity sketch (see ``sketch.py``)."""
     out = _tokens(nodes, skip, salt)
     tokens = [token.encode("utf-8", "surrogatepass") for token in out if token not in ("[", "]", "{", "}", ";", "-", "?")]
     shingles = {zlib.crc32(b"\x00".join(tokens[i : i + _SHINGLE])) for i in range(max(0, len(tokens) - _SHINGLE + 1))}
-    return _digest(out), "".join(f"{value:08x}" for value in sorted(shingles)[:_SKETCH])
-
-
-def similarity(first: str, second: str) -> float:
-    """Estimated Jaccard similarity (0 to 1) of the bodies behind two sketches: bottom-k sketch over token runs."""
-    a = {first[i : i + 8] for i in range(0, len(first), 8)}
-    b = {second[i : i + 8] for i in range(0, len(second), 8)}
-    if not a or not b:
-        return 0.0
-    union = sorted(a | b)[:_SKETCH]
-    return sum(1 for value in union if value in a and value in b) / len(union)
+    return _digest(out), "".join(f"{value:08x}" for value in sorted(shingles)[:SKETCH])
 
 
 def combine(parts: Collection[str]) -> str:

@@ -11,7 +11,8 @@ import black
 import libcst as cst
 import pytest
 
-from porter.surface.digest import digest_of, fingerprint, similarity
+from porter.surface.digest import digest_of, fingerprint
+from porter.surface.sketch import similarity
 
 
 def digest(source: str | bytes) -> str:
