@@ -14,9 +14,9 @@ import libcst as cst
 
 from porter.surface.digest import literal_string
 from porter.surface.model import Kernel, KernelArgument, TensorSpec
+from porter.surface.text import dotted, text_of
 from porter.surface.tilelang_access import is_dtype
 from porter.surface.tilelang_names import FACTORY_DECORATORS, KERNEL_DECORATORS, MACRO_DECORATORS, Dialect
-from porter.surface.tilelang_text import conjunction, dotted_of, negated, text_of
 
 LineOf = Callable[[cst.CSTNode], int]
 
@@ -175,7 +175,7 @@ class ContractReader:
             elif isinstance(statement, cst.Match):
                 subject = text_of(statement.subject)
                 for case in statement.cases:
-                    pattern = text_of(case.pattern)
+                    pattern = " ".join(cst.Module([]).code_for_node(case.pattern).split())
                     self._scan(case.body, (*conditions, f"{subject} matches {pattern}"), body)
         return False
 
@@ -216,7 +216,7 @@ class ContractReader:
         before = len(body.returned)
         leaves = self._scan(node.body, (*conditions, test), body)
         returns = len(body.returned) > before
-        other = negated(test)
+        other = _negated(test)
         if isinstance(node.orelse, cst.If):
             leaves_other, after = self._if(node.orelse, (*conditions, other), body)
         elif node.orelse is not None:
@@ -241,7 +241,7 @@ class ContractReader:
         elif isinstance(node, cst.IfExp):
             test = text_of(node.test)
             self._given(node.body, (*conditions, test), body, jit=jit, depth=depth + 1)
-            self._given(node.orelse, (*conditions, negated(test)), body, jit=jit, depth=depth + 1)
+            self._given(node.orelse, (*conditions, _negated(test)), body, jit=jit, depth=depth + 1)
         elif isinstance(node, (cst.Tuple, cst.List)):
             for element in node.elements:
                 self._given(element.value, conditions, body, jit=jit, depth=depth + 1)
@@ -290,16 +290,16 @@ class ContractReader:
         if isinstance(func, cst.IfExp):
             test = text_of(func.test)
             self._callee(func.body, node, (*conditions, test), body, jit=jit, depth=depth + 1)
-            return self._callee(func.orelse, node, (*conditions, negated(test)), body, jit=jit, depth=depth + 1)
+            return self._callee(func.orelse, node, (*conditions, _negated(test)), body, jit=jit, depth=depth + 1)
         if isinstance(func, cst.Call):
             # ``tilelang.jit(f)(...)``, or a factory's result called again.
             return self._called(func, conditions, body, jit=jit, depth=depth + 1)
-        dotted = dotted_of(func)
-        if dotted is None or dotted in ("partial", "functools.partial"):
+        name = dotted(func)
+        if name is None or name in ("partial", "functools.partial"):
             return self._opaque(node, conditions)
         place: _Body | None = body
         while place is not None:
-            for function, branch in place.definitions.get(dotted, ()):
+            for function, branch in place.definitions.get(name, ()):
                 if self._is(function, KERNEL_DECORATORS | MACRO_DECORATORS):
                     self._opaque(node, conditions)
                     continue
@@ -308,22 +308,22 @@ class ContractReader:
                 inner = self._body(function, place)
                 for value, inner_branch in inner.returned:
                     self._given(value, _both(conditions, branch, inner_branch), inner, jit=jit, depth=depth + 1)
-            if dotted not in place.definitions:
-                for value, branch in place.assigned.get(dotted, ()):
+            if name not in place.definitions:
+                for value, branch in place.assigned.get(name, ()):
                     self._callee(value, node, _both(conditions, branch), place, jit=jit, depth=depth + 1)
-            if dotted in place.definitions or dotted in place.assigned:
+            if name in place.definitions or name in place.assigned:
                 return None
             place = place.outer
-        if dotted.partition(".")[0] in _names(body):
+        if name.partition(".")[0] in _names(body):
             return self._opaque(node, conditions)
-        return self._delegated(dotted, conditions)
+        return self._delegated(name, conditions)
 
     def _kernel_or_builder(self, function: cst.FunctionDef, conditions: tuple[str, ...], body: _Body, *, jit: bool, depth: int) -> None:
         if self._is(function, KERNEL_DECORATORS):
             self._kernel(function, "prim_func", conditions, body)
         elif self._is(function, MACRO_DECORATORS):
             self._note(function, f"the macro {function.name.value} is given back")
-            self._reading.add(Kernel(function.name.value, "opaque", condition=conjunction(conditions) if conditions else ""), None)
+            self._reading.add(Kernel(function.name.value, "opaque", condition=_conjunction(conditions)), None)
         elif self._is(function, FACTORY_DECORATORS) or self._builds(function):
             self._note(function, f"{function.name.value} is given back, which builds the kernel when it is called")
             for decorator in function.decorators:
@@ -379,15 +379,21 @@ class ContractReader:
         for values in inner.assigned.values():
             for value, _ in values:
                 if isinstance(value, cst.Call) and self._dialect.of(value) == "T.match_buffer" and value.args:
-                    name = dotted_of(value.args[0].value)
+                    name = dotted(value.args[0].value)
                     if name is not None:
                         bound[name] = value
+        declared = {name: statement for name, statement in reversed(inner.declared)}
         rows = []
         for param in inner.parameters:
             name = param.name.value
-            spec = self._spec(param.annotation.annotation, body or inner) if param.annotation is not None else TensorSpec("opaque")
+            annotation = param.annotation
+            if annotation is None and name in declared:
+                # Typed in the body, as eager kernels do.
+                annotation = declared[name].annotation
+                self._reading.skip.append(declared[name])
+            spec = self._spec(annotation.annotation, inner) if annotation is not None else TensorSpec("opaque")
             if spec.form == "pointer" and name in bound:
-                spec = self._fields("buffer", bound[name], bound[name].args[1:], body or inner)
+                spec = self._fields("buffer", bound[name], bound[name].args[1:], inner)
             default = None if param.default is None else text_of(param.default)
             rows.append(KernelArgument(param.star + name if isinstance(param.star, str) else name, spec, default=default))
         return tuple(rows)
@@ -400,23 +406,23 @@ class ContractReader:
                 self._note(function, f"{function.name.value}: the type of {argument.name} is not understood: {written}")
         if function is not self._function:
             self._reading.skip.append(function.params)
-        condition = conjunction(conditions) if conditions else ""
+        condition = _conjunction(conditions)
         path = self._path_of(function)
         self._reading.add(Kernel(function.name.value, style, arguments, condition, path=path), function)
 
     def _closure(self, params: cst.Parameters, name: str, conditions: tuple[str, ...], node: cst.Lambda) -> None:
         arguments = tuple(KernelArgument(param.name.value, TensorSpec("opaque")) for param in params.params)
-        condition = conjunction(conditions) if conditions else ""
+        condition = _conjunction(conditions)
         self._reading.add(Kernel(name, "closure", arguments, condition, path=self._path_of(node)), None)
 
-    def _delegated(self, dotted: str, conditions: tuple[str, ...]) -> None:
-        condition = conjunction(conditions) if conditions else ""
-        self._reading.add(Kernel(dotted.rpartition(".")[2], "delegated", condition=condition, delegate=dotted), None)
+    def _delegated(self, delegate: str, conditions: tuple[str, ...]) -> None:
+        condition = _conjunction(conditions)
+        self._reading.add(Kernel(delegate.rpartition(".")[2], "delegated", condition=condition, delegate=delegate), None)
 
     def _opaque(self, node: cst.BaseExpression, conditions: tuple[str, ...]) -> None:
         text = text_of(node)
         self._note(node, f"what is given back is not understood: {text}")
-        condition = conjunction(conditions) if conditions else ""
+        condition = _conjunction(conditions)
         self._reading.add(Kernel("", "opaque", condition=condition), None)
 
     def _eager(self, body: _Body, conditions: tuple[str, ...]) -> bool:
@@ -453,7 +459,7 @@ class ContractReader:
         )
         if body is self._root:
             reading.eager = frozenset(declared)
-        condition = conjunction(conditions) if conditions else ""
+        condition = _conjunction(conditions)
         reading.add(Kernel(name.value, "eager", arguments, condition, outputs=outputs, path=self._path_of(body.function)), body.function)
         return True
 
@@ -642,6 +648,18 @@ def _either(test: str, first: TensorSpec, second: TensorSpec, text: str) -> Tens
         return tuple(str(one(x, y)) for x, y in zip(a, b, strict=True))
 
     return TensorSpec(first.form, axes(first.shape, second.shape), one(first.dtype, second.dtype), axes(first.strides, second.strides), text)
+
+
+def _negated(condition: str) -> str:
+    return f"not ({condition})" if " " in condition else f"not {condition}"
+
+
+def _conjunction(conditions: Sequence[str]) -> str:
+    """Text of conditions that all hold, in order, each once; "" for none."""
+    unique = list(dict.fromkeys(conditions))
+    if len(unique) < 2:
+        return "".join(unique)
+    return " and ".join(f"({c})" if " or " in c or " if " in c or c.startswith("lambda") else c for c in unique)
 
 
 def _element(element: cst.BaseElement) -> str:

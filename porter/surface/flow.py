@@ -422,17 +422,17 @@ def _bind(parameters: tuple[str, ...], arguments: Arguments) -> dict[str, frozen
             for name in [*(n for n in named if n not in values), *([more] if more else [])]:
                 values.setdefault(name, set()).update(given)
         elif keyword:
-            name = keyword if keyword in named else more
-            if name is not None:
-                values.setdefault(name, set()).update(given)
+            target = keyword if keyword in named else more
+            if target is not None:
+                values.setdefault(target, set()).update(given)
         elif spread:
             for name in [*positional[place:], *([star] if star else [])]:
                 values.setdefault(name, set()).update(given)
         else:
-            name = positional[place] if place < len(positional) else star
+            target = positional[place] if place < len(positional) else star
             place += 1
-            if name is not None:
-                values.setdefault(name, set()).update(given)
+            if target is not None:
+                values.setdefault(target, set()).update(given)
     return {name: frozenset(found) for name, found in values.items()}
 
 

@@ -13,13 +13,15 @@ from functools import lru_cache
 
 import libcst as cst
 
-from porter.surface.tilelang_text import dotted_of
+from porter.surface.text import dotted
 
 LANGUAGE = "T"
+# A function named so is a factory by the backend's own rule.
+FACTORY_SUFFIX = "_tl"
 FACTORY_DECORATORS = frozenset({"tilelang.jit", "tilelang.lazy_jit", "T.jit", "T.lazy_jit"})
 KERNEL_DECORATORS = frozenset({"T.prim_func", "tilelang.prim_func"})
 MACRO_DECORATORS = frozenset({"T.macro", "T.inline", "tilelang.macro"})
-_TOOLS = frozenset({"jit", "lazy_jit", "autotune", "compile", "par_compile", "prim_func", "macro"})
+TOOLS = frozenset(f"tilelang.{name}" for name in ("jit", "lazy_jit", "autotune", "compile", "par_compile", "prim_func", "macro"))
 # Names that TileLang code gives the language by custom, believed where a star import or a project's own module brings them.
 _CUSTOMARY = {"T": "T", "S": "T.simd", "tilelang": "tilelang"}
 
@@ -39,9 +41,9 @@ class Dialect:
         """Does the module know TileLang at all?"""
         return bool(self.names)
 
-    def resolve(self, dotted: str) -> str | None:
+    def resolve(self, name: str) -> str | None:
         """Canonical path of a dotted name as written, None where it is not TileLang's."""
-        root, _, rest = dotted.partition(".")
+        root, _, rest = name.partition(".")
         base = self.names.get(root)
         if base is None:
             return None
@@ -49,8 +51,8 @@ class Dialect:
 
     def of(self, node: cst.CSTNode) -> str | None:
         """``resolve`` of an expression; a call stands for what it calls."""
-        dotted = dotted_of(node.func if isinstance(node, cst.Call) else node)
-        return None if dotted is None else self.resolve(dotted)
+        name = dotted(node.func if isinstance(node, cst.Call) else node)
+        return None if name is None else self.resolve(name)
 
 
 def canonical(path: str) -> str:
@@ -60,9 +62,8 @@ def canonical(path: str) -> str:
     parts = path.split(".")
     if "language" in parts[:3]:
         return ".".join([LANGUAGE, *parts[parts.index("language") + 1 :]])
-    if parts[-1] in _TOOLS:
-        return f"tilelang.{parts[-1]}"
-    return path
+    tool = f"tilelang.{parts[-1]}"
+    return tool if tool in TOOLS else path
 
 
 @lru_cache(maxsize=4)
@@ -94,12 +95,15 @@ def dialect_of(module: cst.Module) -> Dialect:
     return Dialect(names, packages)
 
 
+def decorated(function: cst.FunctionDef, dialect: Dialect, paths: frozenset[str]) -> bool:
+    """Does a function carry one of these decorators, under whatever name?"""
+    return any(dialect.of(decorator.decorator) in paths for decorator in function.decorators)
+
+
 def _decorates(module: cst.Module, dialect: Dialect) -> bool:
     """Does any top-level function carry one of TileLang's decorators?"""
     ours = FACTORY_DECORATORS | KERNEL_DECORATORS | MACRO_DECORATORS
-    return any(
-        dialect.of(decorator.decorator) in ours for statement in module.body if isinstance(statement, cst.FunctionDef) for decorator in statement.decorators
-    )
+    return any(isinstance(statement, cst.FunctionDef) and decorated(statement, dialect, ours) for statement in module.body)
 
 
 def _alias(dialect: Dialect, value: cst.BaseExpression) -> str | None:
@@ -110,7 +114,7 @@ def _alias(dialect: Dialect, value: cst.BaseExpression) -> str | None:
         path = dialect.of(value)
         if path in FACTORY_DECORATORS:
             return path
-        called = dotted_of(value.func)
+        called = dotted(value.func)
         if called in ("partial", "functools.partial") and value.args:
             path = dialect.of(value.args[0].value)
             return path if path in FACTORY_DECORATORS else None
@@ -121,7 +125,7 @@ def imported(statement: cst.Import | cst.ImportFrom) -> Iterator[tuple[str, str]
     """(local name, dotted path) of each name an import binds; relative dots are kept, a star binds none."""
     if isinstance(statement, cst.Import):
         for alias in statement.names:
-            path = dotted_of(alias.name) or ""
+            path = dotted(alias.name) or ""
             if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
                 yield alias.asname.name.value, path
             else:
@@ -129,9 +133,9 @@ def imported(statement: cst.Import | cst.ImportFrom) -> Iterator[tuple[str, str]
         return
     if isinstance(statement.names, cst.ImportStar):
         return
-    base = "." * len(statement.relative) + (dotted_of(statement.module) or "" if statement.module is not None else "")
+    base = "." * len(statement.relative) + (dotted(statement.module) or "" if statement.module is not None else "")
     for alias in statement.names:
-        name = dotted_of(alias.name) or ""
+        name = dotted(alias.name) or ""
         local = alias.asname.name.value if alias.asname is not None and isinstance(alias.asname.name, cst.Name) else name
         yield local, base + name if base.endswith(".") else f"{base}.{name}"
 

@@ -26,7 +26,7 @@ from porter.verify.session import SESSION_VARIABLE, Session
 from porter.verify.shrink import load_shrinks
 from porter.verify.workspace import OPS, Workspace, make_workspace, stage_overrides
 
-SHRUNK_MEMORY, SHRUNK_SECONDS = 4 << 30, 60.0
+SHRUNK_MEMORY, SHRUNK_SECONDS = 3 << 30, 60.0
 FULL_MEMORY, FULL_SECONDS = 8 << 30, 120.0
 _RESTARTS = 5
 _SILENCE = 120.0

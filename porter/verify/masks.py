@@ -146,6 +146,18 @@ class _Layout:
             _INTEGER[min(width, 8)], offset, tuple(size for size, _ in axes), tuple(stride for _, stride in axes)
         )
 
+    @property
+    def may_overlap(self) -> bool:
+        """Could two elements lie in the same place? Never said of axes that nest, the usual case."""
+        extent = 0
+        for stride, size in sorted(
+            (stride, size) for size, stride in zip(self.sizes, self.strides, strict=True) if size > 1
+        ):
+            if stride <= extent:
+                return True
+            extent += (size - 1) * stride
+        return False
+
     def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """These elements in ``storage``."""
         return torch.empty(0, dtype=self.kind, device=storage.device).set_(
@@ -154,9 +166,8 @@ class _Layout:
 
     def copy(self, source: torch.UntypedStorage, target: torch.UntypedStorage) -> None:
         """Copy these elements; views whose elements overlap one another are copied element by element."""
-        view = self.over(target)
-        if torch._debug_has_internal_overlap(view) == 0:
-            view.copy_(self.over(source))
+        if not self.may_overlap:
+            self.over(target).copy_(self.over(source))
             return
         offsets = torch.full((1,), self.offset, dtype=torch.int64, device=target.device)
         for size, stride in zip(self.sizes, self.strides, strict=True):

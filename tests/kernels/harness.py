@@ -211,12 +211,26 @@ def check_mutations(kernel: Kernel, *args: Any, written: Collection[str], option
     assert expected - set(optional) <= found <= expected, f"expected {sorted(expected)} mutated, found {sorted(found)}"
 
 
+_seen: set[tuple[Any, ...]] = set()
+
+
+def _kind(kernel: Kernel, args: Sequence[Any]) -> tuple[Any, ...]:
+    """What may change the graph that a kernel traces to, sizes aside: its code, its constants, its arguments' make."""
+    cells = tuple(repr(cell.cell_contents) for cell in kernel.__closure__ or ())
+    make = tuple(
+        (a.dtype, a.ndim, a.is_contiguous(), a.numel() == 0) if isinstance(a, torch.Tensor) else type(a) for a in args
+    )
+    return kernel.__module__, kernel.__qualname__, cells, make
+
+
 def check_kernel(kernel: Kernel, *args: Any, written: Collection[str], optional: Collection[str] = (), gates: bool = True) -> None:
     """Run all checks of this module; afterwards ``args`` hold what one call of the kernel leaves.
 
-    ``gates=False`` keeps to ``run_guarded``, for the second and later cases of a parametrized test.
+    The gates, which are slow, run once for each kind of call (see ``_kind``). ``gates=False`` leaves them out.
     """
-    if gates:
+    kind = _kind(kernel, args)
+    if gates and kind not in _seen:
+        _seen.add(kind)
         check_fake(kernel, *args)
         check_fullgraph(kernel, *args)
         check_mutations(kernel, *args, written=written, optional=optional)

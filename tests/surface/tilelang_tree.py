@@ -12,9 +12,9 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from porter.surface import flow
 from porter.surface.model import Contract, Flow
+from porter.surface.text import dotted
 from porter.surface.tilelang import TilelangFacts, describe
 from porter.surface.tilelang_names import imported, small_statements
-from porter.surface.tilelang_text import dotted_of
 
 
 @dataclass
@@ -49,7 +49,7 @@ def _fill(file: File) -> None:
         if isinstance(statement, (cst.Import, cst.ImportFrom)):
             file.imports.update(imported(statement))
             if isinstance(statement, cst.ImportFrom) and isinstance(statement.names, cst.ImportStar):
-                base = dotted_of(statement.module) or "" if statement.module is not None else ""
+                base = dotted(statement.module) or "" if statement.module is not None else ""
                 file.stars.append("." * len(statement.relative) + base)
     for name, function in _functions(file.tree.body, ""):
         file.facts[name] = describe(function, file.tree, file.line_of)

@@ -256,6 +256,17 @@ def test_guard_with_unusual_strides(shape: tuple[tuple[int, ...], tuple[int, ...
     assert guarded([BoundArgument("out", view, True)], lambda: backing[0:1].fill_(2)) != []
 
 
+def test_guard_of_a_strided_view_holds_one_copy() -> None:
+    """A padded view is the common case: it must not cost an index an element."""
+    storage = torch.zeros(1 << 20, 3, dtype=torch.int8)
+    guard = WriteGuard([BoundArgument("out", storage[:, 1:], True), BoundArgument("x", storage[::2, 0], False)])
+    assert guard.size == 3 << 20
+    with torch.profiler.profile(profile_memory=True) as profile:
+        guard.take()
+        assert guard.violations() == []
+    assert sum(max(0, event.self_cpu_memory_usage) for event in profile.events()) < 8 << 20
+
+
 def test_masks_pick_the_kernel_by_its_parameters() -> None:
     masks = read_masks({"f": [{"x": False, "out": True}, {"x": True, "y": None}]})["f"]
     x = torch.ones(1)
