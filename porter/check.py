@@ -32,9 +32,10 @@ def check(config: Config, *, out: Path | None = None, cache: Path | None = None)
         LockError: there is no lock, or it cannot be read. OverrideError: an override cannot be read.
     """
     target = out or config.out_path
-    if not config.lock_path.exists():
-        raise LockError("there is no lock yet", path=config.lock_path.name, fix=_SYNC)
-    lock_text = config.lock_path.read_text(encoding="utf-8", errors="surrogateescape")
+    lock_path = config.lock_for(out)
+    if not lock_path.exists():
+        raise LockError("there is no lock yet", path=lock_path.name, fix=_SYNC)
+    lock_text = lock_path.read_text(encoding="utf-8", errors="surrogateescape")
     digests = override_digests(config.overrides_path)
     inputs = inputs_digest(config, lock_text, digests)
     state = read_state(target)
@@ -42,7 +43,7 @@ def check(config: Config, *, out: Path | None = None, cache: Path | None = None)
     stored = _load(cache, key)
     if stored is not None:
         return stored
-    lock = read_lock(config.lock_path)
+    lock = read_lock(lock_path)
     overrides = load_overrides(config.overrides_path)
     plan = make_plan(config, lock, overrides)
     report = Report.of(

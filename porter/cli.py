@@ -275,6 +275,66 @@ def ack(
     typer.echo(f"pinned {len(done)} override{'s' if len(done) != 1 else ''}")
 
 
+@app.command(
+    epilog="Examples:  porter verify   |   porter verify --enable all --junit report.xml   |   porter verify --select norm_tl   |   porter verify --full"
+)
+def verify(
+    project: Project = Path(),
+    enable: Enable = None,
+    select: Annotated[list[str] | None, typer.Option("--select", metavar="FACTORY", help="Judge these factories only.")] = None,
+    flavour: Annotated[str, typer.Option("--flavour", help="Platform that upstream's tests see: npu or gpu.")] = "npu",
+    device: Annotated[str, typer.Option("--device", help="Torch device under test.")] = "cpu",
+    full: Annotated[bool, typer.Option("--full", help="Upstream's own sizes, under memory and time caps.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", help="Processes.")] = 1,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")] = None,
+    offline: Offline = False,
+) -> None:
+    """Run upstream's own kernel tests on the emitted backend. Needs the `proof` extra."""
+    from porter.judging import verify as run
+    from porter.verify.report import render_text, write_report
+
+    report = run(
+        _config(project, enable),
+        offline=offline,
+        select=tuple(select) if select else None,
+        flavour=flavour,
+        device=device,
+        full=full,
+        jobs=jobs,
+        progress=_progress(),
+    )
+    write_report(report, json_path=json, junit_path=junit)
+    typer.echo(render_text(report), nl=False)
+    raise typer.Exit(report.exit_code)
+
+
+@app.command(epilog="Examples:  porter apply ../deepinfer --dry-run   |   porter apply ../deepinfer   |   porter apply ../deepinfer --revert")
+def apply(
+    checkout: Annotated[Path, typer.Argument(help="Root of a DeepInfer checkout or unpacked release.")],
+    project: Project = Path(),
+    out: Out = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, write nothing.")] = False,
+    revert: Annotated[bool, typer.Option("--revert", help="Undo an earlier apply: the tree is as it was, byte for byte.")] = False,
+) -> None:
+    """Put the emitted backend and the seams into a checkout: everything or nothing."""
+    from porter.seams import api
+
+    if revert:
+        paths = api.revert(checkout)
+        typer.echo(f"reverted {len(paths)} files")
+        return
+    config = _config(project)
+    from porter.judging import payload
+
+    plan = api.plan(checkout, payload(out or config.out_path))
+    if dry_run:
+        typer.echo(plan.diff(), nl=False)
+        raise typer.Exit(0 if plan.up_to_date else 1)
+    api.apply(plan)
+    typer.echo("nothing changed" if plan.up_to_date else f"applied {len(plan.changes)} files")
+
+
 def main() -> NoReturn:
     """Entry point: errors become one message, the fix, and the exit code of their class."""
     try:

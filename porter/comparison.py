@@ -30,7 +30,7 @@ def upstream_changes(config: Config, request: Request, *, cache: Path | None = N
 
 
 def upstream_findings(config: Config, request: Request, *, cache: Path | None = None, progress: Progress | None = None) -> Iterator[Finding]:
-    """Drift of a named upstream as findings."""
+    """Drift of a named upstream as findings, and the seams that would not fit its checkout."""
     for change in upstream_changes(config, request, cache=cache, progress=progress):
         kinds = ", ".join(str(kind) for kind in (change.kind, *change.also))
         yield Finding(
@@ -43,3 +43,7 @@ def upstream_findings(config: Config, request: Request, *, cache: Path | None = 
             found=(change.new.signature or f"body {change.new.body}") if change.new else "no such name",
             fix="porter sync --upstream PATH, then review the overrides concerned",
         )
+    if request.upstream is not None and (request.upstream / "setup.py").is_file():
+        from porter.seams import api
+
+        yield from api.check(request.upstream)

@@ -71,6 +71,10 @@ class Config:
         """porter.lock."""
         return self.root / LOCK_NAME
 
+    def lock_for(self, out: Path | None) -> Path:
+        """The lock that belongs to an output folder: porter.lock, or one inside a folder named on the command line."""
+        return self.lock_path if out is None or out.absolute() == self.out_path.absolute() else out / LOCK_NAME
+
     def line_of(self, text: str) -> int | None:
         """First line of porter.toml that holds ``text``, 1-based."""
         for number, line in enumerate(self.text.splitlines(), 1):

@@ -87,7 +87,8 @@ def emit(
     inputs = inputs_digest(config, lock_text, override_digests(config.overrides_path))
     plan = make_plan(config, lock, overrides)
     files = render(plan, overrides.folder)
-    lock_changed = not config.lock_path.exists() or config.lock_path.read_bytes() != lock_text.encode()
+    lock_path = config.lock_for(out)
+    lock_changed = not lock_path.exists() or lock_path.read_bytes() != lock_text.encode()
     if dry_run:
         state = read_state(target)
         changes = plan_changes(target, state, files)
@@ -97,7 +98,7 @@ def emit(
         texts = _texts(target, plan_changes(target, state, files), files) if want_texts else {}
         changes = publish(target, state, files, inputs, force=force)
         if lock_changed:
-            write_atomic(config.lock_path, lock_text.encode())
+            write_atomic(lock_path, lock_text.encode())
     return SyncResult(plan, changes, lock_changed, texts)
 
 

@@ -28,8 +28,13 @@ def candidate_block_max_tl(max_model_len: int, block_size: int) -> Any:
         ``valid_blocks`` [>= rows] int32, its first ``rows`` entries.
         """
         rows = logits.shape[0]
-        assert logits.shape[1] == max_model_len and block_scores.shape == (rows, num_blocks), f"{logits.shape=} {block_scores.shape=}"
-        assert valid_lens.shape == (rows,) and valid_blocks.shape[0] >= rows, f"{valid_lens.shape=} {valid_blocks.shape=}"
+        assert logits.shape[1] == max_model_len and block_scores.shape == (
+            rows,
+            num_blocks,
+        ), f"{logits.shape=} {block_scores.shape=}"
+        assert (
+            valid_lens.shape == (rows,) and valid_blocks.shape[0] >= rows
+        ), f"{valid_lens.shape=} {valid_blocks.shape=}"
         count = valid_blocks[:rows].copy_(block_of(valid_lens + (block_size - 1), block_size))
         # Columns past valid_len share a block with valid ones only in the last valid block, whose score is replaced.
         scores = logits[:, :whole].view(rows, whole // block_size, block_size).amax(2)
@@ -47,12 +52,17 @@ def get_candidate_compact_lens_tl(topk_blocks: int, block_size: int) -> Any:
     assert 0 < topk_blocks <= _MAX_TOPK_BLOCKS, f"expected topk_blocks in [1, {_MAX_TOPK_BLOCKS}], got {topk_blocks}"
     beyond = _INT32_MAX // block_size
 
-    def get_candidate_compact_lens(candidate_blocks: torch.Tensor, valid_lens: torch.Tensor, compact_lens: torch.Tensor) -> None:
+    def get_candidate_compact_lens(
+        candidate_blocks: torch.Tensor, valid_lens: torch.Tensor, compact_lens: torch.Tensor
+    ) -> None:
         """``candidate_blocks``: [rows, topk_blocks] int32, strided rows, negative ids ignored. ``valid_lens``: [rows] int32.
 
         Written: ``compact_lens`` [rows] int32.
         """
-        assert candidate_blocks.shape == (valid_lens.shape[0], topk_blocks), f"{candidate_blocks.shape=} {valid_lens.shape=}"
+        assert candidate_blocks.shape == (
+            valid_lens.shape[0],
+            topk_blocks,
+        ), f"{candidate_blocks.shape=} {valid_lens.shape=}"
         # Blocks are capped where no sequence reaches, so that their first token is an int32.
         block = candidate_blocks.clamp(max=beyond)
         tokens = torch.add(valid_lens.unsqueeze(1), block, alpha=-block_size).clamp_(0, block_size)
@@ -75,12 +85,19 @@ def restore_candidate_indices_inplace_tl(topk_tokens: int, topk_blocks: int, blo
         read only with ``has_offset``.
         """
         rows = compact_indices.shape[0]
-        assert compact_indices.shape[1] == topk_tokens and candidate_blocks.shape == (rows, topk_blocks), f"{candidate_blocks.shape=}"
-        row = torch.arange(0, rows * topk_blocks, topk_blocks, dtype=torch.int32, device=compact_indices.device).unsqueeze(1)
+        assert compact_indices.shape[1] == topk_tokens and candidate_blocks.shape == (
+            rows,
+            topk_blocks,
+        ), f"{candidate_blocks.shape=}"
+        row = torch.arange(
+            0, rows * topk_blocks, topk_blocks, dtype=torch.int32, device=compact_indices.device
+        ).unsqueeze(1)
         slot = block_of(compact_indices, block_size).clamp_(0, topk_blocks - 1).add_(row)
         block = candidate_blocks.reshape(-1).index_select(0, slot.view(-1)).view(rows, topk_tokens)
         # The sign bit of any of these tells an index or a block out of range.
-        invalid = negative((topk_blocks * block_size - 1 - compact_indices).bitwise_or_(compact_indices).bitwise_or_(block))
+        invalid = negative(
+            (topk_blocks * block_size - 1 - compact_indices).bitwise_or_(compact_indices).bitwise_or_(block)
+        )
         compact_indices.bitwise_and_(block_size - 1).add_(block, alpha=block_size)
         if has_offset:
             compact_indices.add_(output_idx_offset.unsqueeze(1))

@@ -40,7 +40,10 @@ def compress_and_update_state_prefill_tl(DIM: int, COMPRESS_RATIO: int, HAS_INDE
         sequences], with ``HAS_INDEX``. Written: ``kv_compressed`` bf16 [rows, DIM], zero where a sequence reserved a row and
         ends no window; ``state_cache`` fp32 [slots, size, 2, DIM], the last ``size`` tokens of each sequence.
         """
-        assert score.shape[1] == latent.shape[1] == DIM and state_cache.shape[2:] == (2, DIM), f"{score.shape} {state_cache.shape}"
+        assert score.shape[1] == latent.shape[1] == DIM and state_cache.shape[2:] == (
+            2,
+            DIM,
+        ), f"{score.shape} {state_cache.shape}"
         tokens = mirror_cp_reverse_index.shape[0] if mirror_cp_reverse_index is not None else score.shape[0]
         if tokens == 0 or state_block_idx.shape[0] == 0:
             kv_compressed.zero_()
@@ -100,7 +103,10 @@ def compress_and_update_state_decode_tl(DIM: int, COMPRESS_RATIO: int) -> Any:
         A token's position is its context length less one; tokens of one slot are distinct in the ring. Written: ``state_cache``
         fp32 [slots, size, 2, DIM], all tokens; then ``kv_compressed`` bf16 [n, DIM], zero where no window ends.
         """
-        assert score.shape[1] == latent.shape[1] == DIM and state_cache.shape[2:] == (2, DIM), f"{score.shape} {state_cache.shape}"
+        assert score.shape[1] == latent.shape[1] == DIM and state_cache.shape[2:] == (
+            2,
+            DIM,
+        ), f"{score.shape} {state_cache.shape}"
         ring, size = state_cache.flatten(2), state_cache.shape[1]
         ring.index_put_((state_block_idx, (context_lens - 1) % size), torch.cat((score, latent), dim=1))
         if COMPRESS_RATIO == 1:
@@ -113,6 +119,8 @@ def compress_and_update_state_decode_tl(DIM: int, COMPRESS_RATIO: int) -> Any:
     return compress_and_update_state_decode
 
 
-def _weigh(early_score: torch.Tensor, early: torch.Tensor, late_score: torch.Tensor, late: torch.Tensor) -> torch.Tensor:
+def _weigh(
+    early_score: torch.Tensor, early: torch.Tensor, late_score: torch.Tensor, late: torch.Tensor
+) -> torch.Tensor:
     """Mean of two rows weighted by the softmax of their scores: the late one's share is a sigmoid of the difference."""
     return torch.lerp(early, late, torch.sigmoid(late_score - early_score))

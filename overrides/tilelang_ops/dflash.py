@@ -15,12 +15,16 @@ def confidence_head_fused_tl(n_embed: int, markov_rank: int, has_markov_emb: boo
     assert total_dim % 64 == 0, f"expected a multiple of 64 features, got {total_dim}"
     assert total_dim <= 11000, f"expected at most 11000 features, got {total_dim}"
 
-    def confidence_head_fused(x0: torch.Tensor, x1: torch.Tensor | None, weight: torch.Tensor, out: torch.Tensor, temp: float) -> None:
+    def confidence_head_fused(
+        x0: torch.Tensor, x1: torch.Tensor | None, weight: torch.Tensor, out: torch.Tensor, temp: float
+    ) -> None:
         """``x0``: [n, n_embed] bf16, strided rows; ``x1``: [n, markov_rank] bf16 or None; ``weight``: [n_embed + markov_rank] bf16.
 
         Written: ``out`` [n] fp32, strided. Sums are fp32.
         """
-        assert x0.shape[1] == n_embed and weight.shape == (total_dim,) and out.shape == (x0.shape[0],), f"{x0.shape=} {weight.shape=}"
+        assert (
+            x0.shape[1] == n_embed and weight.shape == (total_dim,) and out.shape == (x0.shape[0],)
+        ), f"{x0.shape=} {weight.shape=}"
         factor = weight.float()
         logit = torch.mv(x0.float(), factor[:n_embed])
         if has_markov_emb:

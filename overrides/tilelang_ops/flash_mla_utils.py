@@ -21,7 +21,10 @@ def convert_kv_index_tl(s: int, k: int, n: int, block_size: int) -> Any:
         ``block_tables``: [b, n] int32. Columns past a context may hold anything.
         """
         b = block_tables.shape[0]
-        assert topk_idxs.shape == (b, s, k) and context_lens.shape == (b, s), f"{topk_idxs.shape=} {context_lens.shape=} {(b, s, k)=}"
+        assert topk_idxs.shape == (b, s, k) and context_lens.shape == (
+            b,
+            s,
+        ), f"{topk_idxs.shape=} {context_lens.shape=} {(b, s, k)=}"
         assert block_tables.shape[1] == n, f"expected {n} blocks a row, got {block_tables.shape[1]}"
         device = topk_idxs.device
         past = at_or_past(torch.arange(k, dtype=torch.int32, device=device), context_lens.unsqueeze(2))

@@ -24,7 +24,9 @@ def _unit_interval(draw: Words) -> torch.Tensor:
     return torch.add(upper.mul_(2.0**-24), lower, alpha=2.0**-53)
 
 
-def _draws(seeds: torch.Tensor, seed_offset: int, positions: torch.Tensor, residual: torch.Tensor | None) -> tuple[Words, Words | None]:
+def _draws(
+    seeds: torch.Tensor, seed_offset: int, positions: torch.Tensor, residual: torch.Tensor | None
+) -> tuple[Words, Words | None]:
     """Random bits of the token and, with ``residual`` ([n] bool: rows that draw a residual), of the acceptance test."""
     seed = split(seeds)
     if seed_offset:
@@ -73,7 +75,9 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
         fp32, [q] each. Logits with NaN, +inf or a row of -inf only give unspecified results.
         """
         total_q = logits.shape[0]
-        assert logits.shape == logprobs.shape == (total_q, vocab_size), f"{logits.shape=} {logprobs.shape=} {vocab_size=}"
+        assert (
+            logits.shape == logprobs.shape == (total_q, vocab_size)
+        ), f"{logits.shape=} {logprobs.shape=} {vocab_size=}"
 
         scaled = torch.sub(logits, logits.amax(1, keepdim=True)).mul_((1.0 / temperatures).unsqueeze(1))
         probs = scaled.exp()
@@ -107,7 +111,12 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
         # Fresh rows subtract nothing, whatever the draft pool holds for them.
         draft = last_nextn_token_logprobs.index_select(0, mtp_info_read_rows).sub_(DRAFT_PROB_PENALTY)
         weights.sub_(draft.masked_fill_(fresh.unsqueeze(1), -torch.inf).exp_()).clamp_(min=0.0)
-        coarse = torch.mul(weights, _FIXED_POINT, out=draft).clamp_(max=_LARGEST_FIXED).to(torch.int32).sum(1, dtype=torch.float32)
+        coarse = (
+            torch.mul(weights, _FIXED_POINT, out=draft)
+            .clamp_(max=_LARGEST_FIXED)
+            .to(torch.int32)
+            .sum(1, dtype=torch.float32)
+        )
         accept_probs.copy_((1.0 - coarse * (1.0 / _FIXED_POINT)).clamp_(min=0.0).masked_fill_(fresh, 1.0))
 
         draw, test = _draws(seq_seeds, seed_offset, sample_positions, is_verify)

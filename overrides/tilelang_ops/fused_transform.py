@@ -41,20 +41,29 @@ def fused_norm_rope_hadamard_cast_store_kvcache_tl(num_heads: int, head_dim: int
     cast_fmt, group = kwargs.get("cast_fmt", ""), kwargs.get("num_per_channels", 0)
     round_sf, sf_format = kwargs.get("round_sf", False), kwargs.get("sf_format", "")
     bf16_stage, keep_last = kwargs.get("bf16_stage", ""), kwargs.get("preserve_last_group", False)
-    return_quant, cache_layout, block_size = kwargs.get("return_quant", False), kwargs.get("cache_layout"), kwargs.get("block_size", 1)
+    return_quant, cache_layout, block_size = (
+        kwargs.get("return_quant", False),
+        kwargs.get("cache_layout"),
+        kwargs.get("block_size", 1),
+    )
 
     assert num_heads > 0 and head_dim in (128, 512), f"{num_heads=} {head_dim=}"
     assert positions_dtype in ("int32", "int64"), f"{positions_dtype=}"
     assert not do_norm or norm_eps >= _FP32_MIN_NORMAL, f"expected norm_eps of a normal fp32 size, got {norm_eps}"
     if do_rope:
-        assert rotary_dim in (64, 128) and rope_offset + rotary_dim == head_dim, f"{rotary_dim=} {rope_offset=} {head_dim=}"
+        assert (
+            rotary_dim in (64, 128) and rope_offset + rotary_dim == head_dim
+        ), f"{rotary_dim=} {rope_offset=} {head_dim=}"
     fmt = None
     if cast_fmt == "":
         assert bf16_stage in ("", "norm", "transform"), f"{bf16_stage=} without a cast"
         assert not return_quant and cache_layout is None, "quantised output without a cast"
     else:
         if cast_fmt == "e2m1":
-            assert (group, round_sf, sf_format) in ((16, False, "e4m3"), (32, True, "ue8m0")), f"{group=} {round_sf=} {sf_format=}"
+            assert (group, round_sf, sf_format) in (
+                (16, False, "e4m3"),
+                (32, True, "ue8m0"),
+            ), f"{group=} {round_sf=} {sf_format=}"
             assert head_dim == 512 or sf_format != "e4m3", "e4m3 scales are for rows of 512"
         else:
             assert cast_fmt == "e4m3" and group in (32, 64, 128), f"{cast_fmt=} {group=}"
@@ -118,7 +127,12 @@ def fused_norm_rope_hadamard_cast_store_kvcache_tl(num_heads: int, head_dim: int
             out_quant.copy_(values.view(out_quant.shape))
             out_sf.copy_(scale.encoded.view(out_sf.shape))
         if out is not None and bf16_stage == "cast_back":
-            back = values.to(torch.float32).unflatten(2, (-1, group)).mul_(scale.inverse.reciprocal().unsqueeze(3)).flatten(2)
+            back = (
+                values.to(torch.float32)
+                .unflatten(2, (-1, group))
+                .mul_(scale.inverse.reciprocal().unsqueeze(3))
+                .flatten(2)
+            )
             if keep_last:
                 last = head_dim - group
                 torch.cat((back[..., :last].to(torch.bfloat16), rows[..., last:]), dim=2, out=out)

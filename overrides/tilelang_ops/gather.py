@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -21,7 +20,9 @@ def gather_tl(D: int, dtype: torch.dtype, index_dtype: torch.dtype, x_stride: in
         """``X``: [n, D] ``dtype``, row stride ``x_stride``. ``INDEX``: [m] ``index_dtype``. ``Y``: [m, D] ``dtype``, written."""
         n = X.shape[0]
         assert X.shape[1] == D and Y.shape == (INDEX.shape[0], D), f"expected rows of {D}, got {X.shape} and {Y.shape}"
-        assert X.dtype == dtype and Y.dtype == dtype and INDEX.dtype == index_dtype, f"{X.dtype=} {Y.dtype=} {INDEX.dtype=}"
+        assert (
+            X.dtype == dtype and Y.dtype == dtype and INDEX.dtype == index_dtype
+        ), f"{X.dtype=} {Y.dtype=} {INDEX.dtype=}"
         if n == 0:
             Y.zero_()
             return

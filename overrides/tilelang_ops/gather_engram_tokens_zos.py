@@ -9,7 +9,9 @@ import torch
 from ._packed_tokens import previous_tokens, token_places
 
 
-def gather_engram_tokens_zos_tl(max_seqlen_q: int, max_ngram_size: int, engram_compressed_pad_token: int, image_sentinel: int) -> Any:
+def gather_engram_tokens_zos_tl(
+    max_seqlen_q: int, max_ngram_size: int, engram_compressed_pad_token: int, image_sentinel: int
+) -> Any:
     """Factory of each packed token's compressed look-back; from an image on, further back, it is padding."""
     assert max_seqlen_q > 0 and max_ngram_size > 0, f"{max_seqlen_q=} {max_ngram_size=}"
     nextn = max_seqlen_q - 1
@@ -34,7 +36,9 @@ def gather_engram_tokens_zos_tl(max_seqlen_q: int, max_ngram_size: int, engram_c
         [total_q, max_ngram_size] int32, column r the token r places back.
         """
         n = curr_fresh.shape[0]
-        assert win_compressed.shape == (n, nextn + history) and curr_fresh.shape[1] == max_seqlen_q, f"{win_compressed.shape=} {n=}"
+        assert (
+            win_compressed.shape == (n, nextn + history) and curr_fresh.shape[1] == max_seqlen_q
+        ), f"{win_compressed.shape=} {n=}"
         device = remap.device
         current = curr_fresh
         # Rejected drafts leave the history: it ends where the accepted ones do, and fresh sequences have none of them.
@@ -47,7 +51,9 @@ def gather_engram_tokens_zos_tl(max_seqlen_q: int, max_ngram_size: int, engram_c
         if history:
             column = torch.arange(history, dtype=torch.int32, device=device)
             width = nextn + history
-            place = torch.arange(0, n * width, width, dtype=torch.int32, device=device).add_(start).unsqueeze(1) + column
+            place = (
+                torch.arange(0, n * width, width, dtype=torch.int32, device=device).add_(start).unsqueeze(1) + column
+            )
             window = win_compressed.reshape(-1).index_select(0, place.view(-1)).view(n, history)
             current = torch.cat([window, current], 1)
         owner, place = token_places(cu_seqlens_q, seqlens_q, out_ngram_token_ids.shape[0], max_seqlen_q)

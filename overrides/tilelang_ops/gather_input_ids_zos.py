@@ -27,7 +27,9 @@ def gather_input_ids_zos_tl(max_seqlen_q: int) -> Any:
         ``seqlens_q``, ``cu_seqlens_q`` (inclusive): [n]; all int32. Written: ``out_input_ids`` [total_q] int32.
         """
         n = fresh_tokens.shape[0]
-        assert fresh_tokens.shape[1] == max_seqlen_q and remap.shape == seqlens_q.shape == (n,), f"{fresh_tokens.shape=} {remap.shape=}"
+        assert fresh_tokens.shape[1] == max_seqlen_q and remap.shape == seqlens_q.shape == (
+            n,
+        ), f"{fresh_tokens.shape=} {remap.shape=}"
         tokens = fresh_tokens
         if prev_sampled_token_ids.shape[0]:
             previous = previous_tokens(prev_sampled_token_ids, prev_predict_token_ids, remap)

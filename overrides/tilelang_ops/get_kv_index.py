@@ -20,9 +20,13 @@ def load_kv_index_tl(index_length: int, block_size: int, has_block_tables: bool)
     - otherwise: the slot of ``offset + j`` in the ring of ``block_size`` slots that holds ``offset``.
     """
     assert index_length > 0 and block_size >= 0, f"{index_length=} {block_size=}"
-    assert not has_block_tables or (block_size > 0 and block_size & (block_size - 1) == 0), f"expected a power of two, got {block_size=}"
+    assert not has_block_tables or (
+        block_size > 0 and block_size & (block_size - 1) == 0
+    ), f"expected a power of two, got {block_size=}"
 
-    def load_kv_index(kv_index_offset_len: torch.Tensor, kv_index: torch.Tensor, flatten_block_tables: torch.Tensor | None) -> None:
+    def load_kv_index(
+        kv_index_offset_len: torch.Tensor, kv_index: torch.Tensor, flatten_block_tables: torch.Tensor | None
+    ) -> None:
         """``kv_index_offset_len``: [n, 2] int32. ``kv_index``: [n, index_length] int32, written. ``flatten_block_tables``: [num_blocks]."""
         assert kv_index_offset_len.shape == (kv_index.shape[0], 2), f"{kv_index_offset_len.shape=} {kv_index.shape=}"
         assert kv_index.shape[1] == index_length, f"expected {index_length} columns, got {kv_index.shape[1]}"
@@ -77,7 +81,9 @@ def get_fused_dflash_get_input_tl(
         [real_cnt * dflash_block_size, padded_kv_len] int32, whose columns from ``kv_len`` on are -1.
         """
         real_cnt, dflash_block_size = positions_out.shape
-        assert ftp.shape == last_valid_offset.shape == (real_cnt,), f"{ftp.shape=} {last_valid_offset.shape=} {real_cnt=}"
+        assert (
+            ftp.shape == last_valid_offset.shape == (real_cnt,)
+        ), f"{ftp.shape=} {last_valid_offset.shape=} {real_cnt=}"
         assert kv_index_out.shape == (real_cnt * dflash_block_size, padded_kv_len), f"{kv_index_out.shape=}"
         device = ftp.device
         first = ftp.clamp(min=0)

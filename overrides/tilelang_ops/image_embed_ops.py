@@ -92,7 +92,9 @@ def rgb_pad_to_patches_tl(patch_size: int) -> Any:
         size = images_spatial_crop * patch_size
         corner = _centred(size - image_real_sizes)
         first_pixel = torch.div(cu_raw_bytes[:-1].to(torch.int32), 3, rounding_mode="floor").unsqueeze(1)
-        table = torch.cat([cu_seqlens_vit[:-1].unsqueeze(1), images_spatial_crop, image_real_sizes, corner, first_pixel], 1)
+        table = torch.cat(
+            [cu_seqlens_vit[:-1].unsqueeze(1), images_spatial_crop, image_real_sizes, corner, first_pixel], 1
+        )
         owner = count_at_or_before(cu_seqlens_vit[1:], patches).clamp_(max=table.shape[0] - 1)
         start, columns, _, width, height, left, top, base = table.index_select(0, owner).unsqueeze(2).unbind(1)
 
@@ -105,7 +107,9 @@ def rgb_pad_to_patches_tl(patch_size: int) -> Any:
         y = (y * width + base).masked_fill_((y < 0) | (y >= height), pixels)
         x = x.masked_fill((x < 0) | (x >= width), pixels)
         pixel = (y.unsqueeze(2) + x.unsqueeze(1)).clamp_(max=pixels)
-        output.copy_(colour.index_select(0, pixel.view(-1)).view(patches, patch_size, patch_size, 3).permute(0, 3, 1, 2))
+        output.copy_(
+            colour.index_select(0, pixel.view(-1)).view(patches, patch_size, patch_size, 3).permute(0, 3, 1, 2)
+        )
 
     return rgb_pad_to_patches
 
@@ -114,7 +118,9 @@ def batch_downsample_tl(downsample_ratio: int, dim: int, do_downsample: bool, dt
     """Factory of the pooling (``do_downsample``: mean) or concatenation of square windows of patch features."""
     assert dtype in (torch.float32, torch.bfloat16), f"expected fp32 or bf16, got {dtype}"
     assert downsample_ratio > 0, f"expected a positive ratio, got {downsample_ratio}"
-    assert dim > 0 and dim % (128 if dtype == torch.bfloat16 else 64) == 0, f"expected whole vectors of features, got {dim}"
+    assert (
+        dim > 0 and dim % (128 if dtype == torch.bfloat16 else 64) == 0
+    ), f"expected whole vectors of features, got {dim}"
     cells = downsample_ratio * downsample_ratio
 
     def batch_downsample(
@@ -132,12 +138,16 @@ def batch_downsample_tl(downsample_ratio: int, dim: int, do_downsample: bool, dt
         [images + 1], bounds in windows and in patches. Written: ``images_embeds_sum`` [windows, dim], or
         ``images_embeds`` [windows, dim, ratio, ratio] with zeros outside of the image.
         """
-        assert images_feature.shape[1] == dim and images_feature.dtype == dtype, f"{images_feature.shape=} {images_feature.dtype=}"
+        assert (
+            images_feature.shape[1] == dim and images_feature.dtype == dtype
+        ), f"{images_feature.shape=} {images_feature.dtype=}"
         device = images_feature.device
         windows = images_id.shape[0]
         bounds = torch.stack([cu_seqlen_downsp[:-1], cu_seqlen[:-1]], 1)
         table = torch.cat([bounds, images_spatial_crop], 1).to(torch.int32)
-        first_window, first_patch, width, height = table.index_select(0, images_id.to(torch.int32)).unsqueeze(2).unbind(1)
+        first_window, first_patch, width, height = (
+            table.index_select(0, images_id.to(torch.int32)).unsqueeze(2).unbind(1)
+        )
 
         place = torch.arange(windows, dtype=torch.int32, device=device).unsqueeze(1) - first_window
         across = torch.div(width + (downsample_ratio - 1), downsample_ratio, rounding_mode="floor")

@@ -20,8 +20,12 @@ def kv_index_cat_tl(dtype: str, window_size: int, topk_tokens: int, out_stride: 
         total_k: int,
     ) -> None:
         """Copy ``kv_index`` [q, window_size]; shift ``kv_ca_index`` [q, topk_tokens] by ``total_k_swa + total_k``, -1 kept."""
-        assert kv_index.shape == kv_index_out.shape and kv_index.shape[1] == window_size, f"{kv_index.shape=} {window_size=}"
-        assert kv_ca_index.shape == kv_ca_index_out.shape and kv_ca_index.shape[1] == topk_tokens, f"{kv_ca_index.shape=} {topk_tokens=}"
+        assert (
+            kv_index.shape == kv_index_out.shape and kv_index.shape[1] == window_size
+        ), f"{kv_index.shape=} {window_size=}"
+        assert (
+            kv_ca_index.shape == kv_ca_index_out.shape and kv_ca_index.shape[1] == topk_tokens
+        ), f"{kv_ca_index.shape=} {topk_tokens=}"
         kv_index_out.copy_(kv_index)
         kv_ca_index_out.copy_(kv_ca_index).add_((kv_ca_index != -1).to(torch.int32), alpha=total_k_swa + total_k)
 

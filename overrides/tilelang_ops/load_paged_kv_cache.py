@@ -67,7 +67,12 @@ def load_paged_kv_cache_tl(
         loaded, empty = source >= 0, source == _ZERO_FILL
         if raw:
             _fill(words(kv), words(kv_cache_value)[place], loaded, empty)
-            _fill(kv_sf.view(torch.int32).view(total, -1), kv_cache_sf.view(torch.int32)[place].view(total, -1), loaded, empty)
+            _fill(
+                kv_sf.view(torch.int32).view(total, -1),
+                kv_cache_sf.view(torch.int32)[place].view(total, -1),
+                loaded,
+                empty,
+            )
         elif not quantised:
             _fill(words(kv), words(kv_cache_value)[place], loaded, empty)
         else:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ._segments import count_at_or_before
 
@@ -36,13 +37,9 @@ def _overlap(block: torch.Tensor | int, rows: torch.Tensor, length: torch.Tensor
     return torch.where(end < length, end, length).sub_(first).clamp_(min=0)
 
 
-def _write_prefixes(cu_lens: torch.Tensor, row: int, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Write exclusive prefixes and, behind them, the total; return the (starts, ends) of the segments."""
-    ends = _ends(lengths)
-    starts = ends - lengths
-    cu_lens[row, :-1].copy_(starts)
-    cu_lens[row, -1:].copy_(ends[-1:])
-    return starts, ends
+def _prefixes(ends: torch.Tensor) -> torch.Tensor:
+    """Exclusive running sums and, behind them, the totals, of the inclusive ones."""
+    return F.pad(ends, (1, 0))
 
 
 def prepare_cp_mirror_tl(cp_size: int, compress_ratios: tuple[int, ...]) -> Any:
@@ -72,15 +69,25 @@ def prepare_cp_mirror_tl(cp_size: int, compress_ratios: tuple[int, ...]) -> Any:
         """
         batch = cu_seqlens_q.shape[0] - 1
         total_q, output_len = mirror_cp_reverse_index.shape[0], mirror_cp_index.shape[0]
-        assert cu_lens.shape == (len(shifts) + 1, batch + 1), f"expected {(len(shifts) + 1, batch + 1)}, got {cu_lens.shape}"
+        assert cu_lens.shape == (
+            len(shifts) + 1,
+            batch + 1,
+        ), f"expected {(len(shifts) + 1, batch + 1)}, got {cu_lens.shape}"
         assert 0 <= cp_rank < cp_size, f"expected a rank below {cp_size}, got {cp_rank}"
         device = cu_seqlens_q.device
         starts_q = cu_seqlens_q[:-1]
         length_q = cu_seqlens_q[1:] - starts_q
         length_k = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
         rows = _block_rows(length_q, blocks)
-        starts, ends = _write_prefixes(cu_lens, 0, rows * 2)
-        key_starts = [_write_prefixes(cu_lens, i + 1, (length_k >> shift).clamp_(min=1))[0] for i, shift in enumerate(shifts)]
+        ends = _ends(rows * 2)
+        starts = ends - rows * 2
+        cu_lens[0].copy_(_prefixes(ends))
+        key_starts = []
+        for i, shift in enumerate(shifts):
+            compressed = (length_k >> shift).clamp_(min=1)
+            key_ends = _ends(compressed)
+            cu_lens[i + 1].copy_(_prefixes(key_ends))
+            key_starts.append(key_ends.sub_(compressed))
 
         owner = _owner(cu_seqlens_q[1:], total_q)
         start, size, base = torch.stack([starts_q, rows, starts]).index_select(1, owner).unbind(0)
@@ -92,7 +99,11 @@ def prepare_cp_mirror_tl(cp_size: int, compress_ratios: tuple[int, ...]) -> Any:
         mirror_cp_reverse_index.copy_(place.add_(mirrored * size))
 
         owner = _owner(ends, output_len)
-        columns = torch.stack([starts, rows, starts_q, length_q, length_k - length_q, *key_starts]).index_select(1, owner).unbind(0)
+        columns = (
+            torch.stack([starts, rows, starts_q, length_q, length_k - length_q, *key_starts])
+            .index_select(1, owner)
+            .unbind(0)
+        )
         base, size, start, length, context = columns[:5]
         offset = torch.arange(output_len, dtype=torch.int32, device=device).sub_(base)
         mirrored = (offset >= size).to(torch.int32)
@@ -141,9 +152,10 @@ def yoco_cp_boundary_fused_tl(cp_size: int) -> Any:
         kept = front + _overlap(blocks - 1 - ranks, rows, length, clip)
         kept_ends = _ends(kept)
         kept_starts = kept_ends - kept
-        cu_lens[:cp_size, :-1].copy_(kept_starts)
-        cu_lens[:cp_size, -1:].copy_(kept_ends[:, -1:])
-        starts, _ = _write_prefixes(cu_lens, cp_size, rows * 2)
+        ends = _ends(rows * 2)
+        starts = ends - rows * 2
+        cu_lens[:cp_size].copy_(_prefixes(kept_ends))
+        cu_lens[cp_size].copy_(_prefixes(ends))
 
         owner = _owner(cu_seqlens_q_c[1:], total_c)
         start, cut, size = torch.stack([starts_c, clip, rows]).index_select(1, owner).unbind(0)

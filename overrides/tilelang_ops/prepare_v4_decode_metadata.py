@@ -29,7 +29,9 @@ def copy_block_tables_tl(max_seqlen_q: int, max_num_blocks: int) -> Any:
         """
         total_q = block_tables_out.shape[0]
         n = seqlens_q.shape[0]
-        assert block_tables_out.shape[1] == max_num_blocks, f"expected {max_num_blocks} columns, got {block_tables_out.shape[1]}"
+        assert (
+            block_tables_out.shape[1] == max_num_blocks
+        ), f"expected {max_num_blocks} columns, got {block_tables_out.shape[1]}"
         assert block_tables_offsets.shape[0] == n + 1, f"expected {n + 1} offsets, got {block_tables_offsets.shape[0]}"
         owner = count_at_or_before(cu_seqlens_q, total_q).clamp_(max=n - 1)
         first = block_tables_offsets[:-1]
@@ -54,7 +56,9 @@ def prepare_v4_decode_metadata_tl(
     sparse_ratios: tuple[int, ...],
 ) -> Any:
     """Factory of every per-token tensor that a decode step needs; each ratio fills one row of the stacked outputs."""
-    assert max_seqlen_q > 0 and window_size > 0 and swa_block_size > 0, f"{max_seqlen_q=} {window_size=} {swa_block_size=}"
+    assert (
+        max_seqlen_q > 0 and window_size > 0 and swa_block_size > 0
+    ), f"{max_seqlen_q=} {window_size=} {swa_block_size=}"
     for ratio in (*ca_ratios, *dense_ratios, *sparse_ratios):
         assert ratio > 0 and block_size % ratio == 0, f"ratio {ratio} does not divide the block size {block_size}"
 
@@ -106,15 +110,16 @@ def prepare_v4_decode_metadata_tl(
 
         ring = state * swa_block_size
         window = length.clamp(max=window_size)
-        kv_swa_index_offset_len[:, 0].copy_(offset_in_block(length - window, swa_block_size).add_(ring))
-        kv_swa_index_offset_len[:, 1].copy_(window)
+        kv_swa_index_offset_len.copy_(
+            torch.stack([offset_in_block(length - window, swa_block_size).add_(ring), window], 1)
+        )
         slot_mapping_store_swa.copy_(offset_in_block(position, swa_block_size).add_(ring))
 
         for row, ratio in enumerate(sparse_ratios):
             klen[row, :total_q].copy_(block_of(length, ratio))
         for row, ratio in enumerate(dense_ratios):
-            kv_ca_index_offset_len[row, :total_q, 0].copy_(token * (max_num_blocks * (block_size // ratio)))
-            kv_ca_index_offset_len[row, :total_q, 1].copy_(block_of(length, ratio))
+            first = token * (max_num_blocks * (block_size // ratio))
+            kv_ca_index_offset_len[row, :total_q].copy_(torch.stack([first, block_of(length, ratio)], 1))
         for row, ratio in enumerate(ca_ratios):
             per_block = block_size // ratio
             compressed = block_of(position, ratio)

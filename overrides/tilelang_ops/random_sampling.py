@@ -21,14 +21,18 @@ def random_sampling_tl(vocab_size: int, is_nextn_predict: bool) -> Any:
     assert vocab_size > 0, f"expected a positive vocabulary, got {vocab_size}"
     case = 1 if is_nextn_predict else 0
 
-    def random_sampling(probs: torch.Tensor, seq_seeds: torch.Tensor, sample_positions: torch.Tensor, out: torch.Tensor) -> None:
+    def random_sampling(
+        probs: torch.Tensor, seq_seeds: torch.Tensor, sample_positions: torch.Tensor, out: torch.Tensor
+    ) -> None:
         """``probs``: [n, vocab_size] fp32, strided rows that add up to at most 1. ``seq_seeds``: [n] uint64.
 
         ``sample_positions``: [n] int32. Written: ``out`` [n] int32.
         """
         n = probs.shape[0]
         assert probs.shape[1] == vocab_size, f"expected {vocab_size} columns, got {probs.shape[1]}"
-        assert seq_seeds.shape == sample_positions.shape == out.shape == (n,), f"{seq_seeds.shape=} {sample_positions.shape=}"
+        assert (
+            seq_seeds.shape == sample_positions.shape == out.shape == (n,)
+        ), f"{seq_seeds.shape=} {sample_positions.shape=}"
         out.copy_(sample(probs, mix(add(split(seq_seeds), spread(sequence(sample_positions, case))))))
 
     return random_sampling

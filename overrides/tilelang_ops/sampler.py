@@ -17,7 +17,11 @@ def prepare_verification_metadata_tl(num_steps: int) -> Any:
     assert num_steps >= 0, f"expected num_steps of at least 0, got {num_steps}"
 
     def prepare_verification_metadata(
-        ftp: torch.Tensor, seqlen_q: torch.Tensor, row_to_req: torch.Tensor, local_step: torch.Tensor, is_verify: torch.Tensor
+        ftp: torch.Tensor,
+        seqlen_q: torch.Tensor,
+        row_to_req: torch.Tensor,
+        local_step: torch.Tensor,
+        is_verify: torch.Tensor,
     ) -> None:
         """``ftp``, ``seqlen_q``: [req_cnt] int32, first row and number of rows of each request, packed in order.
 
@@ -61,14 +65,20 @@ def expand_sampling_params_tl() -> Any:
         torch.index_select(temperatures, 0, row_to_req, out=temperatures_q)
         torch.index_select(top_ps, 0, row_to_req, out=top_ps_q)
         torch.index_select(top_ks, 0, row_to_req, out=top_ks_q)
-        torch.add(sample_positions.index_select(0, row_to_req), local_step, alpha=DRAFT_POS_HASH_MUL, out=sample_positions_q)
+        torch.add(
+            sample_positions.index_select(0, row_to_req), local_step, alpha=DRAFT_POS_HASH_MUL, out=sample_positions_q
+        )
         # Seeds move as pairs of 32-bit words.
-        torch.index_select(seq_seeds.view(torch.int32).view(-1, 2), 0, row_to_req, out=seq_seeds_q.view(torch.int32).view(-1, 2))
+        torch.index_select(
+            seq_seeds.view(torch.int32).view(-1, 2), 0, row_to_req, out=seq_seeds_q.view(torch.int32).view(-1, 2)
+        )
 
     return expand_sampling_params
 
 
-def map_lookup_tl(force_topk: int, mode: Literal["by_key", "by_index"] = "by_key", value_dtype: torch.dtype = torch.float32) -> Any:
+def map_lookup_tl(
+    force_topk: int, mode: Literal["by_key", "by_index"] = "by_key", value_dtype: torch.dtype = torch.float32
+) -> Any:
     """Factory of the lookup of one value a row, by matching key or by column index."""
     assert mode in ("by_key", "by_index"), f"expected mode by_key or by_index, got {mode!r}"
     assert mode != "by_key" or value_dtype.is_floating_point, f"by_key needs floating-point values, got {value_dtype}"
@@ -80,7 +90,9 @@ def map_lookup_tl(force_topk: int, mode: Literal["by_key", "by_index"] = "by_key
 
         Written: ``out`` [q, 1] ``value_dtype``; -inf (-1 for integers) where the key or the column is not there.
         """
-        assert value.shape == (query.shape[0], force_topk) and value.dtype == value_dtype, f"{value.shape=} {value.dtype=}"
+        assert (
+            value.shape == (query.shape[0], force_topk) and value.dtype == value_dtype
+        ), f"{value.shape=} {value.dtype=}"
         if mode == "by_key":
             assert key is not None
             out.copy_(value.masked_fill(key != query, missing).amax(1, keepdim=True))
@@ -94,7 +106,9 @@ def map_lookup_tl(force_topk: int, mode: Literal["by_key", "by_index"] = "by_key
 
 def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
     """Factory of the draft's log-probabilities in the order of the target's top-k tokens."""
-    assert 0 < force_topk <= _MAX_DRAFT_TOPK and force_topk % 64 == 0, f"expected a multiple of 64 up to 4096, got {force_topk}"
+    assert (
+        0 < force_topk <= _MAX_DRAFT_TOPK and force_topk % 64 == 0
+    ), f"expected a multiple of 64 up to 4096, got {force_topk}"
 
     def remap_draft_topk(
         draft_topk_index: torch.Tensor,
@@ -114,7 +128,10 @@ def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
         """
         total_q = target_topk_index.shape[0]
         assert total_q * (vocab_size + 2) < 1 << 31, f"{total_q} rows of {vocab_size} tokens exceed an int32 index"
-        assert target_topk_index.shape[1] == force_topk and aligned_logprobs.shape == (total_q, force_topk), f"{target_topk_index.shape=}"
+        assert target_topk_index.shape[1] == force_topk and aligned_logprobs.shape == (
+            total_q,
+            force_topk,
+        ), f"{target_topk_index.shape=}"
         device = target_topk_index.device
         row = torch.arange(total_q, dtype=torch.int32, device=device)
         identity_rows.copy_(row)
@@ -122,7 +139,9 @@ def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
         width = vocab_size + 2
         dense = torch.full((total_q * width,), -torch.inf, dtype=torch.float32, device=device)
         cell = (row * width).unsqueeze(1)
-        wanted = target_topk_index.masked_fill((target_topk_index < 0) | (target_topk_index >= vocab_size), vocab_size + 1)
+        wanted = target_topk_index.masked_fill(
+            (target_topk_index < 0) | (target_topk_index >= vocab_size), vocab_size + 1
+        )
         known = draft_topk_index.index_select(0, read_rows)
         known = known.masked_fill_((known < 0) | (known >= vocab_size), vocab_size)
         dense.index_put_((known.add_(cell),), draft_topk_logprobs.index_select(0, read_rows))
@@ -171,7 +190,9 @@ def get_accept_result_tl(has_golden: bool) -> Any:
     return get_accept_result
 
 
-def finalize_verification_tl(has_sum_smaller_probs: bool, has_confidence: bool, num_steps: int, num_stop_tokens: int) -> Any:
+def finalize_verification_tl(
+    has_sum_smaller_probs: bool, has_confidence: bool, num_steps: int, num_stop_tokens: int
+) -> Any:
     """Factory of the results of a verification: one sampled payload a request, accepted payloads a row, counters a step."""
     assert num_steps > 0, f"expected num_steps of at least 1, got {num_steps}"
 
@@ -228,7 +249,11 @@ def finalize_verification_tl(has_sum_smaller_probs: bool, has_confidence: bool, 
         torch.sum((step.clamp(max=num_steps - 1) == steps) & is_verify, 1, dtype=torch.int32, out=num_verified_tokens)
 
         if has_confidence:
-            error = (accept_probs - confidence_pool.index_select(0, mtp_info_read_rows)).abs_().masked_fill_(~is_verify, 0.0)
+            error = (
+                (accept_probs - confidence_pool.index_select(0, mtp_info_read_rows))
+                .abs_()
+                .masked_fill_(~is_verify, 0.0)
+            )
             torch.sum(error, 0, keepdim=True, out=batch_confidence_error)
             hit = (effective_token_ids.unsqueeze(1) == stop_token_ids.index_select(0, row_to_req)).any(1)
             hit = hit & (effective_accept | is_final_input)

@@ -12,7 +12,11 @@ def compute_seqlens_q_by_confidence_rates_tl(nextn: int) -> Any:
     assert nextn > 0, f"expected nextn of at least 1, got {nextn}"
 
     def compute_seqlens_q_by_confidence_rates(
-        remap: torch.Tensor, prev_confidence_rates: torch.Tensor, cum_rates: torch.Tensor, seqlens_q: torch.Tensor, total_q: int
+        remap: torch.Tensor,
+        prev_confidence_rates: torch.Tensor,
+        cum_rates: torch.Tensor,
+        seqlens_q: torch.Tensor,
+        total_q: int,
     ) -> None:
         """``remap``: [n] int32 (-1: new, rates 0); ``prev_confidence_rates``: [prev, nextn] fp32, in [0, 1].
 
@@ -21,7 +25,9 @@ def compute_seqlens_q_by_confidence_rates_tl(nextn: int) -> Any:
         n = remap.shape[0]
         assert cum_rates.shape == (n, nextn) and prev_confidence_rates.shape[1] == nextn, f"{cum_rates.shape=} {nextn=}"
         if prev_confidence_rates.shape[0]:
-            rates = prev_confidence_rates.index_select(0, remap.clamp(min=0)).masked_fill_((remap == -1).unsqueeze(1), 0.0)
+            rates = prev_confidence_rates.index_select(0, remap.clamp(min=0)).masked_fill_(
+                (remap == -1).unsqueeze(1), 0.0
+            )
             # One column after the other: the rounding of the products decides equals.
             for step in range(1, nextn):
                 rates[:, step].mul_(rates[:, step - 1])

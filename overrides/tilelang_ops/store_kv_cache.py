@@ -32,7 +32,9 @@ def store_kv_cache_tl(
 
         def store_bf16_cache(kv: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
             """``kv``: bf16 [n, num_elements]. ``cache``: bf16 [blocks, block_size, num_elements], written. ``slots``: int32 [n]."""
-            assert kv.shape[1] == cache.shape[2] == layout.num_elements and cache.shape[1] == block_size, f"{kv.shape} {cache.shape}"
+            assert (
+                kv.shape[1] == cache.shape[2] == layout.num_elements and cache.shape[1] == block_size
+            ), f"{kv.shape} {cache.shape}"
             scatter_rows((cache,), kv, slots)
 
         return store_bf16_cache

@@ -33,7 +33,9 @@ def store_mtp_info_tl(nextn: int, vocab_size: int, has_index: bool, has_confiden
         Written: the pools [slots * nextn] and [slots * nextn, vocab_size]; those of the index and the confidence only
         with their flag.
         """
-        assert token_ids.shape == (write_slots.shape[0], nextn) and logprobs_pool.shape[1] == vocab_size, f"{token_ids.shape=}"
+        assert (
+            token_ids.shape == (write_slots.shape[0], nextn) and logprobs_pool.shape[1] == vocab_size
+        ), f"{token_ids.shape=}"
         step = torch.arange(nextn, dtype=torch.int32, device=write_slots.device)
         rows = torch.add(step, write_slots.unsqueeze(1), alpha=nextn).view(-1)
         _store(token_ids_pool, rows, token_ids)

@@ -27,7 +27,9 @@ def apply_token_bitmask_by_step_inplace_tl(vocab_size: int, has_ftp: bool) -> An
 
         ``indices``: [n] int32, the chosen requests. ``ftp``: [requests] int32, first packed row of each request.
         """
-        assert logits.shape[1] >= vocab_size and bitmask.shape[1] * _BITS >= vocab_size, f"{logits.shape=} {bitmask.shape=}"
+        assert (
+            logits.shape[1] >= vocab_size and bitmask.shape[1] * _BITS >= vocab_size
+        ), f"{logits.shape=} {bitmask.shape=}"
         count = indices.shape[0]
         if count == 0:
             return
@@ -38,7 +40,9 @@ def apply_token_bitmask_by_step_inplace_tl(vocab_size: int, has_ftp: bool) -> An
             assert ftp is not None
             requests = ftp.shape[0]
             following = request + 1
-            end = ftp.index_select(0, following.clamp(max=requests - 1)).masked_fill_(following >= requests, logits.shape[0])
+            end = ftp.index_select(0, following.clamp(max=requests - 1)).masked_fill_(
+                following >= requests, logits.shape[0]
+            )
             row = ftp.index_select(0, request) + step
             # A request with too few rows repeats what the first other one writes; with no other, row 0 as it is.
             place = torch.arange(count, dtype=torch.int32, device=device)

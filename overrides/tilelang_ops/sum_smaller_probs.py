@@ -14,7 +14,9 @@ def sum_smaller_probs_tl(vocab_size: int) -> Any:
     def sum_smaller_probs(logprobs: torch.Tensor, sample_results: torch.Tensor, output: torch.Tensor) -> None:
         """``logprobs``: [n, vocab_size] fp32, strided rows. ``sample_results``: [n] int32, negative gives 0. ``output``: [n] fp32, written."""
         n = logprobs.shape[0]
-        assert logprobs.shape[1] == vocab_size and sample_results.shape == output.shape == (n,), f"{logprobs.shape=} {output.shape=}"
+        assert logprobs.shape[1] == vocab_size and sample_results.shape == output.shape == (
+            n,
+        ), f"{logprobs.shape=} {output.shape=}"
         chosen = sample_results.clamp(min=0).unsqueeze(1)
         row = torch.arange(n, dtype=torch.int32, device=logprobs.device).unsqueeze(1)
         pivot = logprobs[row, chosen]

@@ -15,7 +15,9 @@ def expand_swa_index_tl(width: int) -> Any:
 
     def expand_swa_index(pivots: torch.Tensor, output: torch.Tensor) -> None:
         """``pivots``: [n, 4] int32 (offset, length) twice. ``output``: [n, width] int32, written; sums wrap as int32 do."""
-        assert pivots.shape == (output.shape[0], 4) and output.shape[1] == width, f"{pivots.shape=} {output.shape=} {width=}"
+        assert (
+            pivots.shape == (output.shape[0], 4) and output.shape[1] == width
+        ), f"{pivots.shape=} {output.shape=} {width=}"
         offset1, length1, offset2, length2 = pivots.unsqueeze(2).unbind(1)
         column = torch.arange(width, dtype=torch.int32, device=pivots.device)
         before = negative(column - length1)

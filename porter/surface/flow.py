@@ -56,7 +56,9 @@ def resolve(contract: Contract, *, module: str, lookup: Lookup) -> Contract:
 
 def _filled(kernel: Kernel, arguments: Iterable[KernelArgument], followed: _Following, *, known: bool = True) -> Kernel:
     rows = tuple(
-        dataclasses.replace(argument, written=_written(argument, followed) if known or argument.spec.form == "scalar" else None)
+        dataclasses.replace(
+            argument, written=_written(argument, followed) if known or argument.spec.form == "scalar" else None
+        )
         for argument in arguments
     )
     return dataclasses.replace(kernel, arguments=rows, path="")
@@ -222,7 +224,9 @@ class _Following:
         if closure.flow.arguments:
             return [closure]
         returned = self.run(closure, [])
-        found = [value for value in returned[0] if isinstance(value, Closure) and value.flow.arguments] if returned else []
+        found = (
+            [value for value in returned[0] if isinstance(value, Closure) and value.flow.arguments] if returned else []
+        )
         return sorted(found, key=lambda value: (value.module, value.name))
 
     # ------------------------------------------------------------------ calls
@@ -238,7 +242,7 @@ class _Following:
         self._under_way.add(key)
         flow = closure.flow
         if by_name:
-            values = {name: value for name, value in arguments}
+            values = dict(arguments)
         else:
             values = _bind(flow.parameters, arguments)
         activation = _Activation(closure, values, nested=dict(flow.nested))
@@ -293,10 +297,17 @@ class _Following:
             if result:
                 whole |= result[0]
         if not targets and callee and any(arguments_values for _, arguments_values in arguments):
-            self._lost_all(arguments, f"line {line}: a call of {_shown(callee)}" if line else f"a call of {_shown(callee)}", activation.closure)
+            self._lost_all(
+                arguments,
+                f"line {line}: a call of {_shown(callee)}" if line else f"a call of {_shown(callee)}",
+                activation.closure,
+            )
         new = (frozenset(whole), *(frozenset(item) for item in items))
         old = activation.results.get(index, ())
-        merged = tuple((old[i] if i < len(old) else _NOTHING) | (new[i] if i < len(new) else _NOTHING) for i in range(max(len(old), len(new))))
+        merged = tuple(
+            (old[i] if i < len(old) else _NOTHING) | (new[i] if i < len(new) else _NOTHING)
+            for i in range(max(len(old), len(new)))
+        )
         activation.results[index] = merged
 
     def _invoke(
@@ -313,7 +324,10 @@ class _Following:
                     return ()
                 self._lost_all(arguments, f"line {line}: a call of {_shown(callee)}", activation.closure)
                 return ()
-            results = [self._invoke(inner, [*target.arguments, *arguments], activation, line, callee) for inner in target.target]
+            results = [
+                self._invoke(inner, [*target.arguments, *arguments], activation, line, callee)
+                for inner in target.target
+            ]
             return (frozenset().union(*(result[0] for result in results if result)),)
         if isinstance(target, Outside):
             if target.name in ("partial", "functools.partial") and arguments:
@@ -345,7 +359,9 @@ class _Following:
         key = (target.module, target.name)
         if key not in self._outside:
             found = self.lookup(target.module, target.name)
-            self._outside[key] = None if found is None else Closure(target.name.rpartition(".")[2], found[1], found[0], None)
+            self._outside[key] = (
+                None if found is None else Closure(target.name.rpartition(".")[2], found[1], found[0], None)
+            )
         return self._outside[key]
 
     def _lost_all(self, arguments: Arguments, reason: str, closure: Closure | None) -> None:
@@ -406,7 +422,7 @@ def _bind(parameters: tuple[str, ...], arguments: Arguments) -> dict[str, frozen
     star = next((name[1:] for name in parameters if name.startswith("*") and len(name) > 1 and name[1] != "*"), None)
     more = next((name[2:] for name in parameters if name.startswith("**")), None)
     cut = next((index for index, name in enumerate(parameters) if name.startswith("*")), len(parameters))
-    positional = [name for name in parameters[:cut]]
+    positional = list(parameters[:cut])
     named = [name for name in parameters if not name.startswith("*")]
     place = 0
     spread = False
@@ -441,5 +457,9 @@ def _shown(callee: str) -> str:
     words = []
     for word in callee.split():
         _, kind, name, _, _, method = _word(word)
-        words.append(f"{name if kind in (':', '@', 'p') else 'a result'}{'.' + method if method else ''}" if kind else f"a method {method}")
+        words.append(
+            f"{name if kind in (':', '@', 'p') else 'a result'}{'.' + method if method else ''}"
+            if kind
+            else f"a method {method}"
+        )
     return " or ".join(words)

@@ -15,9 +15,18 @@ import libcst as cst
 from porter.surface.contract import ContractReader, LineOf, Reading
 from porter.surface.model import Contract, Flow, Kernel, KernelArgument
 from porter.surface.tilelang_flow import FlowReader
-from porter.surface.tilelang_names import FACTORY_DECORATORS, KERNEL_DECORATORS, MACRO_DECORATORS, Dialect, canonical, dialect_of, imported
+from porter.surface.tilelang_names import (
+    FACTORY_DECORATORS,
+    FACTORY_SUFFIX,
+    KERNEL_DECORATORS,
+    MACRO_DECORATORS,
+    Dialect,
+    canonical,
+    decorated,
+    dialect_of,
+    imported,
+)
 
-FACTORY_SUFFIX = "_tl"
 _UNINTERESTING = ("test_", "bench_", "benchmark_")
 
 
@@ -35,7 +44,9 @@ class TilelangFacts:
     skip: tuple[cst.CSTNode, ...] = ()
 
 
-def describe(function: cst.FunctionDef, module: cst.Module, line_of: Callable[[cst.CSTNode], int]) -> TilelangFacts | None:
+def describe(
+    function: cst.FunctionDef, module: cst.Module, line_of: Callable[[cst.CSTNode], int]
+) -> TilelangFacts | None:
     """Facts of a top-level function or method; None when it has nothing to do with TileLang.
 
     Parameters:
@@ -92,7 +103,9 @@ def _plain(function: cst.FunctionDef, module: cst.Module, dialect: Dialect, line
     reading, factory = contracts.plain(lambda node: reader.calls_any(node, _kernel_makers(module)))
     flow = reader.flow(_kernel_arguments(reading), tracked=frozenset() if factory else None)
     contract = _contract(reading, flow) if reading.kernels or reading.opaque else None
-    return TilelangFacts(factory=factory, contract=contract, flow=flow, skip=tuple(reading.skip) if contract is not None else ())
+    return TilelangFacts(
+        factory=factory, contract=contract, flow=flow, skip=tuple(reading.skip) if contract is not None else ()
+    )
 
 
 def _contract(reading: Reading, flow: Flow) -> Contract:
@@ -100,7 +113,9 @@ def _contract(reading: Reading, flow: Flow) -> Contract:
 
 
 def _kernel_arguments(reading: Reading) -> dict[cst.CSTNode, Sequence[KernelArgument]]:
-    return {node: kernel.arguments for kernel, node in zip(reading.kernels, reading.nodes, strict=True) if node is not None}
+    return {
+        node: kernel.arguments for kernel, node in zip(reading.kernels, reading.nodes, strict=True) if node is not None
+    }
 
 
 @lru_cache(maxsize=4)
@@ -111,10 +126,7 @@ def _kernel_makers(module: cst.Module) -> frozenset[str]:
         statement.name.value
         for statement in module.body
         if isinstance(statement, cst.FunctionDef)
-        and (
-            statement.name.value.endswith(FACTORY_SUFFIX)
-            or any(dialect.of(decorator.decorator) in FACTORY_DECORATORS for decorator in statement.decorators)
-        )
+        and (statement.name.value.endswith(FACTORY_SUFFIX) or decorated(statement, dialect, FACTORY_DECORATORS))
     )
 
 
@@ -147,5 +159,7 @@ def _local_imports(function: cst.FunctionDef) -> dict[str, str]:
     for statement in _statements(function.body):
         for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
             if isinstance(small, (cst.Import, cst.ImportFrom)):
-                found.update((local, canonical(path)) for local, path in imported(small) if path.split(".")[0] == "tilelang")
+                found.update(
+                    (local, canonical(path)) for local, path in imported(small) if path.split(".")[0] == "tilelang"
+                )
     return found

@@ -30,9 +30,7 @@ def _access(text: str) -> tuple[str, Access]:
     return name.strip(), Access(tuple(word.strip("*&") for word in words), written, alias)
 
 
-_TABLE: Mapping[str, Access] = dict(
-    _access(line)
-    for line in """
+_TABLE: Mapping[str, Access] = dict(_access(line) for line in """
     copy: src dst*
     async_copy: src dst*
     tma_copy: src dst*
@@ -138,14 +136,15 @@ _TABLE: Mapping[str, Access] = dict(
     meta_var: value&
     let: value&
     reinterpret: value& dtype
-    """.strip().splitlines()
-)
+    """.strip().splitlines())
 
 # access_ptr(base, access_type, ...) and region(buffer, access_type, ...) say themselves what happens to the buffer.
 SELF_DESCRIBING: Mapping[str, tuple[int, int]] = {"access_ptr": (0, 1), "region": (0, 1), "tvm_access_ptr": (1, 4)}
 
 # Foreign code: what it does with a pointer is not to be known.
-_FOREIGN = re.compile(r"call_(extern|packed|cpacked|intrin|llvm_intrin|kernel)|.*_call_c?packed|tvm_call_.*|shmem_.*|CUDASourceCodeKernel")
+_FOREIGN = re.compile(
+    r"call_(extern|packed|cpacked|intrin|llvm_intrin|kernel)|.*_call_c?packed|tvm_call_.*|shmem_.*|CUDASourceCodeKernel"
+)
 
 _DTYPE = re.compile(r"(u?int|t?float|bfloat|bool|half|double|short|long|handle|void|ptr)\d*(_\w+)?(x\d+)?")
 
@@ -199,7 +198,9 @@ def is_foreign(operation: str) -> bool:
 
 def foreign_reads(function: str) -> bool:
     """Is a foreign function, by its name, one that writes nothing: a prefetch, or a CUDA intrinsic on values?"""
-    return "prefetch" in function.lower() or (function.startswith("__") and not function.startswith(("__st", "__atomic")))
+    return "prefetch" in function.lower() or (
+        function.startswith("__") and not function.startswith(("__st", "__atomic"))
+    )
 
 
 _NOTHING = Access()

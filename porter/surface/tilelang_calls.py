@@ -125,7 +125,13 @@ class CallReader(ABC):
                 return self._package(path, arguments, scope) if path.split(".")[0] in _READING_PACKAGES else None
             if name == "getattr":
                 attribute = node.args[1].value if len(node.args) > 1 else None
-                return [Derived("a", _argument(arguments, 0), str(literal_string(attribute)) if isinstance(attribute, cst.SimpleString) else "*")]
+                return [
+                    Derived(
+                        "a",
+                        _argument(arguments, 0),
+                        str(literal_string(attribute)) if isinstance(attribute, cst.SimpleString) else "*",
+                    )
+                ]
             if name in _CONTAINERS:
                 return _argument(arguments, 1 if name == "cast" else 0)
             if name in _BUILTINS or name.endswith(("Error", "Exception", "Warning")):

@@ -18,7 +18,22 @@ from porter.surface.tilelang_summary import summarise
 from porter.surface.tilelang_values import Container, Derived, Scope, Term, Terms
 
 # Attributes that describe a buffer and are not the buffer.
-_DESCRIPTIVE = frozenset({"shape", "dtype", "strides", "ndim", "name", "device", "size", "itemsize", "bits", "bytes", "is_cuda", "requires_grad"})
+_DESCRIPTIVE = frozenset(
+    {
+        "shape",
+        "dtype",
+        "strides",
+        "ndim",
+        "name",
+        "device",
+        "size",
+        "itemsize",
+        "bits",
+        "bytes",
+        "is_cuda",
+        "requires_grad",
+    }
+)
 
 
 class FlowReader(CallReader):
@@ -38,7 +53,9 @@ class FlowReader(CallReader):
 
     # ------------------------------------------------------------------ results
 
-    def flow(self, kernels: Mapping[cst.CSTNode, Sequence[KernelArgument]], *, tracked: frozenset[str] | None = None) -> Flow:
+    def flow(
+        self, kernels: Mapping[cst.CSTNode, Sequence[KernelArgument]], *, tracked: frozenset[str] | None = None
+    ) -> Flow:
         """The function's flow.
 
         Parameters:
@@ -48,7 +65,9 @@ class FlowReader(CallReader):
         self._root.tracked = tracked
         self.apply_named_operations(self._root)
         extra = [self._scopes[node] for node in kernels if node in self._scopes]
-        return summarise(self._root, self._solver, kernels, extra=extra, is_kernel=self._is_kernel, line_of=self._line_of)
+        return summarise(
+            self._root, self._solver, kernels, extra=extra, is_kernel=self._is_kernel, line_of=self._line_of
+        )
 
     def path_of(self, node: cst.CSTNode) -> str:
         """``/``-joined names of the nested functions that lead to ``node`` (a function inside the one that was read)."""
@@ -364,6 +383,7 @@ class FlowReader(CallReader):
 
     def _await(self, node: cst.Await, scope: Scope) -> Terms:
         return self.value(node.expression, scope)
+
 
 def _guard(test: cst.BaseExpression, scope: Scope) -> tuple[Term, bool] | None:
     """``if flag`` and ``if not flag``: the only conditions that a caller's constant decides."""

@@ -21,7 +21,9 @@ FACTORY_SUFFIX = "_tl"
 FACTORY_DECORATORS = frozenset({"tilelang.jit", "tilelang.lazy_jit", "T.jit", "T.lazy_jit"})
 KERNEL_DECORATORS = frozenset({"T.prim_func", "tilelang.prim_func"})
 MACRO_DECORATORS = frozenset({"T.macro", "T.inline", "tilelang.macro"})
-TOOLS = frozenset(f"tilelang.{name}" for name in ("jit", "lazy_jit", "autotune", "compile", "par_compile", "prim_func", "macro"))
+TOOLS = frozenset(
+    f"tilelang.{name}" for name in ("jit", "lazy_jit", "autotune", "compile", "par_compile", "prim_func", "macro")
+)
 # Names that TileLang code gives the language by custom, believed where a star import or a project's own module brings them.
 _CUSTOMARY = {"T": "T", "S": "T.simd", "tilelang": "tilelang"}
 
@@ -103,7 +105,9 @@ def decorated(function: cst.FunctionDef, dialect: Dialect, paths: frozenset[str]
 def _decorates(module: cst.Module, dialect: Dialect) -> bool:
     """Does any top-level function carry one of TileLang's decorators?"""
     ours = FACTORY_DECORATORS | KERNEL_DECORATORS | MACRO_DECORATORS
-    return any(isinstance(statement, cst.FunctionDef) and decorated(statement, dialect, ours) for statement in module.body)
+    return any(
+        isinstance(statement, cst.FunctionDef) and decorated(statement, dialect, ours) for statement in module.body
+    )
 
 
 def _alias(dialect: Dialect, value: cst.BaseExpression) -> str | None:
@@ -136,7 +140,9 @@ def imported(statement: cst.Import | cst.ImportFrom) -> Iterator[tuple[str, str]
     base = "." * len(statement.relative) + (dotted(statement.module) or "" if statement.module is not None else "")
     for alias in statement.names:
         name = dotted(alias.name) or ""
-        local = alias.asname.name.value if alias.asname is not None and isinstance(alias.asname.name, cst.Name) else name
+        local = (
+            alias.asname.name.value if alias.asname is not None and isinstance(alias.asname.name, cst.Name) else name
+        )
         yield local, base + name if base.endswith(".") else f"{base}.{name}"
 
 

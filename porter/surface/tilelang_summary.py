@@ -29,7 +29,9 @@ def summarise(
 
 
 class _Summary:
-    def __init__(self, solver: Solver, is_kernel: Callable[[cst.FunctionDef], bool], line_of: Callable[[cst.CSTNode], int]) -> None:
+    def __init__(
+        self, solver: Solver, is_kernel: Callable[[cst.FunctionDef], bool], line_of: Callable[[cst.CSTNode], int]
+    ) -> None:
         self._solver = solver
         self._is_kernel = is_kernel
         self._line_of = line_of
@@ -119,12 +121,16 @@ class _Summary:
                 rows.pop()
             outside = (":" in callee or "!" in callee) and any(_is_value(text) for _, text in rows)
             lines.append(self._line_of(call.node) if outside else 0)
-            calls.append((callee + self._suffix(call.guards, scope), tuple(row for row in rows if row[1] or not row[0])))
+            calls.append(
+                (callee + self._suffix(call.guards, scope), tuple(row for row in rows if row[1] or not row[0]))
+            )
         written = self._events([(term, guards, "") for term, guards in scope.writes], scope)
         unknown = self._events([(term, guards, reason) for term, reason, guards in scope.unknown], scope)
         nested = tuple((child.name, self.build(child, kernels)) for child in scope.children if child.kept)
         own = tuple(kernels.get(scope.node, ()))
-        flow = Flow(written, tuple(calls), (), unknown, self._returns(scope), nested, tuple(lines) if any(lines) else (), own)
+        flow = Flow(
+            written, tuple(calls), (), unknown, self._returns(scope), nested, tuple(lines) if any(lines) else (), own
+        )
         return flow if flow == Flow() else dataclasses.replace(flow, parameters=tuple(scope.parameters))
 
     def _events(self, events: Sequence[tuple[Term, Guards, str]], scope: Scope) -> tuple[str, ...]:
@@ -135,7 +141,11 @@ class _Summary:
                 if _is_value(word) and "@" not in word:
                     found[word, self._suffix(guards, scope), reason] = None
         return tuple(
-            sorted(f"{word}{suffix}{'|' if reason else ''}{reason}" for word, suffix, reason in found if not suffix or (word, "", reason) not in found)
+            sorted(
+                f"{word}{suffix}{'|' if reason else ''}{reason}"
+                for word, suffix, reason in found
+                if not suffix or (word, "", reason) not in found
+            )
         )
 
     def _suffix(self, guards: Guards, scope: Scope) -> str:

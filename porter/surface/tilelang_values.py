@@ -7,12 +7,15 @@ from typing import Any
 
 import libcst as cst
 
+
 class Derived:
     """What is got from values: a subscript (``i``), attribute (``a``), sum of containers (``+``), or them by value (``v``)."""
 
     __slots__ = ("element", "extra", "inner", "tag")
 
-    def __init__(self, tag: str, inner: Sequence[Term], extra: int | str | None = None, *, element: bool = False) -> None:
+    def __init__(
+        self, tag: str, inner: Sequence[Term], extra: int | str | None = None, *, element: bool = False
+    ) -> None:
         self.tag = tag
         self.inner = tuple(inner)
         self.extra = extra
@@ -103,7 +106,6 @@ class Scope:
         while name in scope.outer_names and scope.parent is not None:
             scope = scope.parent
         return scope
-
 
     def bind(self, name: str, terms: Iterable[Term]) -> None:
         """Let a name stand for more."""
@@ -218,7 +220,11 @@ def _derive(term: Derived, found: Found) -> Terms:
     if tag == "+":
         return []
     if kind == "c":
-        return [("c", found[1], found[2], extra)] if tag == "i" and found[3] is None and isinstance(extra, int) else [found]
+        return (
+            [("c", found[1], found[2], extra)]
+            if tag == "i" and found[3] is None and isinstance(extra, int)
+            else [found]
+        )
     if kind == "p":
         return [found]
     if tag == "a" and kind == "x":

@@ -138,9 +138,14 @@ def test_configuration_mistakes(mini: Mini, old: str, new: str, code: int, messa
 
 
 def test_out_of_the_way_folder(synced: Mini, tmp_path: Path) -> None:
-    result = synced.run("sync", "--out", str(tmp_path / "there"))
+    there = tmp_path / "there"
+    synced.edit("upstream/deepinfer/" + OPS + "/asc/gather.py", "SCALE = 2", "SCALE = 3")
+    before = synced.tree()
+    result = synced.run("sync", "--out", str(there))
     assert "wrote" in result.out
-    assert (tmp_path / "there/NEURON_PORT.md").is_file()
+    assert (there / "NEURON_PORT.md").is_file() and (there / "porter.lock").is_file()
+    assert synced.tree() == before, "the project's own lock and tree stay as they are"
+    assert "PT021" in synced.run("check", "--out", str(there)).out
 
 
 def test_an_override_with_side_effects_is_refused(synced: Mini) -> None:

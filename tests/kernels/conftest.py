@@ -77,7 +77,9 @@ class _CudaMeansCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        swapped = {name: "cpu" if value == "cuda" else value for name, value in (kwargs or {}).items() if name == "device"}
+        swapped = {
+            name: "cpu" if value == "cuda" else value for name, value in (kwargs or {}).items() if name == "device"
+        }
         return func(*args, **{**(kwargs or {}), **swapped})
 
 

@@ -136,7 +136,9 @@ def run_guarded(kernel: Kernel, *args: Any, written: Collection[str]) -> None:
         assert now == header, f"{name}: shape, strides, dtype or storage changed from {header} to {now}"
         changed = (storage_bytes(tensors[name]) != before[header.storage_ptr]) & ~allowed[header.storage_ptr]
         count = int(changed.sum())
-        assert not count, f"{name}: {count} bytes of its storage changed outside of the written arguments {sorted(written)}"
+        assert (
+            not count
+        ), f"{name}: {count} bytes of its storage changed outside of the written arguments {sorted(written)}"
 
 
 def clone_args(args: Sequence[Any]) -> list[Any]:
@@ -223,7 +225,9 @@ def _kind(kernel: Kernel, args: Sequence[Any]) -> tuple[Any, ...]:
     return kernel.__module__, kernel.__qualname__, cells, make
 
 
-def check_kernel(kernel: Kernel, *args: Any, written: Collection[str], optional: Collection[str] = (), gates: bool = True) -> None:
+def check_kernel(
+    kernel: Kernel, *args: Any, written: Collection[str], optional: Collection[str] = (), gates: bool = True
+) -> None:
     """Run all checks of this module; afterwards ``args`` hold what one call of the kernel leaves.
 
     The gates, which are slow, run once for each kind of call (see ``_kind``). ``gates=False`` leaves them out.

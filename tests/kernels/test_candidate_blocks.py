@@ -47,7 +47,11 @@ def test_scores(width: int, block_size: int) -> None:
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_scores_of_few_rows(rows: int) -> None:
-    args = (torch.ones(rows, 24).bfloat16(), torch.full((rows,), 24, dtype=torch.int32), torch.zeros(rows, 3).bfloat16())
+    args = (
+        torch.ones(rows, 24).bfloat16(),
+        torch.full((rows,), 24, dtype=torch.int32),
+        torch.zeros(rows, 3).bfloat16(),
+    )
     count = torch.zeros(4, dtype=torch.int32)
     check_kernel(candidate_block_max_tl(24, 8), *args, count, written=("block_scores", "valid_blocks"))
     assert args[2].tolist() == [[1.0, 1.0, torch.inf]] * rows and count.tolist() == [3] * rows + [0] * (4 - rows)
@@ -76,7 +80,9 @@ def test_compact_lengths(size: int, rows: int) -> None:
 @settings(deadline=None, derandomize=True, max_examples=40)
 def test_any_compact_length(blocks: list[int], length: int, size: int) -> None:
     out = torch.empty(1, dtype=torch.int32)
-    get_candidate_compact_lens_tl(len(blocks), size)(torch.tensor([blocks], dtype=torch.int32), torch.tensor([length], dtype=torch.int32), out)
+    get_candidate_compact_lens_tl(len(blocks), size)(
+        torch.tensor([blocks], dtype=torch.int32), torch.tensor([length], dtype=torch.int32), out
+    )
     assert out.tolist() == [compact_length(blocks, length, size)]
 
 
@@ -122,7 +128,9 @@ def test_against_the_references(upstream: Callable[[str], Any]) -> None:
     valid = torch.arange(want_scores.shape[1]) < want_counts.unsqueeze(1)
     assert torch.equal(scores[:, : want_scores.shape[1]][valid].view(torch.int16), want_scores[valid].view(torch.int16))
     blocks = torch.randint(-1, 9, (9, 8), dtype=torch.int32)
-    assert torch.equal(module.get_candidate_compact_lens(blocks, lens, 16), module.get_candidate_compact_lens_ref(blocks, lens, 16))
+    assert torch.equal(
+        module.get_candidate_compact_lens(blocks, lens, 16), module.get_candidate_compact_lens_ref(blocks, lens, 16)
+    )
     index = torch.randint(-1, 140, (9, 16), dtype=torch.int32)
     want = index.clone()
     module.restore_candidate_indices_inplace_ref(want, blocks, 16, lens)
@@ -130,7 +138,9 @@ def test_against_the_references(upstream: Callable[[str], Any]) -> None:
     assert torch.equal(index, want)
 
 
-@pytest.mark.parametrize("factory", [get_candidate_compact_lens_tl, lambda k, b: restore_candidate_indices_inplace_tl(8, k, b, False)])
+@pytest.mark.parametrize(
+    "factory", [get_candidate_compact_lens_tl, lambda k, b: restore_candidate_indices_inplace_tl(8, k, b, False)]
+)
 @pytest.mark.parametrize("topk, size", [(0, 8), (4097, 8), (8, 4)])
 def test_refuses_what_upstream_refuses(factory: Callable[[int, int], Any], topk: int, size: int) -> None:
     with pytest.raises(AssertionError, match="expected"):

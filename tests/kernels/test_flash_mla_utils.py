@@ -45,13 +45,17 @@ def test_lookup(b: int, s: int, block_size: int) -> None:
 
 def test_empty_and_full_contexts() -> None:
     index = torch.arange(8, dtype=torch.int32).view(2, 1, 4)
-    convert_kv_index_tl(1, 4, 1, 8)(index, torch.tensor([[0], [4]], dtype=torch.int32), torch.tensor([[3], [5]], dtype=torch.int32))
+    convert_kv_index_tl(1, 4, 1, 8)(
+        index, torch.tensor([[0], [4]], dtype=torch.int32), torch.tensor([[3], [5]], dtype=torch.int32)
+    )
     assert index.tolist() == [[[-1] * 4], [[44, 45, 46, 47]]]
 
 
 def test_slots_near_the_top_of_int32() -> None:
     index = torch.tensor([[[15, 0]]], dtype=torch.int32)
-    convert_kv_index_tl(1, 2, 1, 16)(index, torch.tensor([[2]], dtype=torch.int32), torch.tensor([[2**27 - 1]], dtype=torch.int32))
+    convert_kv_index_tl(1, 2, 1, 16)(
+        index, torch.tensor([[2]], dtype=torch.int32), torch.tensor([[2**27 - 1]], dtype=torch.int32)
+    )
     assert index.tolist() == [[[2**31 - 1, 2**31 - 16]]]
 
 
@@ -69,7 +73,11 @@ def test_any_shape(b: int, log_k: int, n: int, block_size: int, random: Any) -> 
 
 def test_cost_does_not_grow_with_the_table() -> None:
     def cost(n: int) -> int:
-        args = (torch.zeros(2, 1, 8, dtype=torch.int32), torch.ones(2, 1, dtype=torch.int32), torch.zeros(2, n, dtype=torch.int32))
+        args = (
+            torch.zeros(2, 1, 8, dtype=torch.int32),
+            torch.ones(2, 1, dtype=torch.int32),
+            torch.zeros(2, n, dtype=torch.int32),
+        )
         return new_bytes(convert_kv_index_tl(1, 8, n, 16), *args)
 
     assert cost(64) == cost(1024)

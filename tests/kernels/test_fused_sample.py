@@ -61,7 +61,11 @@ def run(
         guard(torch.full((q,), 7.0)),
     )
     reject = draft is not None
-    pool = (guard(draft.logprobs, stride), guard(draft.rows), guard(draft.tokens)) if draft else (logits, None, torch.zeros(q, dtype=torch.int32))
+    pool = (
+        (guard(draft.logprobs, stride), guard(draft.rows), guard(draft.tokens))
+        if draft
+        else (logits, None, torch.zeros(q, dtype=torch.int32))
+    )
     args = (
         guard(logits, stride),
         per_row(temperature, torch.float32),
@@ -110,7 +114,12 @@ def assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
 @pytest.mark.parametrize("sample, reject", [(False, False), (True, False), (True, True)])
 def test_gates(sample: bool, reject: bool) -> None:
     logits = torch.randn(2, 64)
-    draft = Draft(torch.randn(3, 64).log_softmax(1), torch.tensor([1, -1, 5]).int(), torch.tensor([2, 0]).int(), torch.tensor([True, False]))
+    draft = Draft(
+        torch.randn(3, 64).log_softmax(1),
+        torch.tensor([1, -1, 5]).int(),
+        torch.tensor([2, 0]).int(),
+        torch.tensor([True, False]),
+    )
     run(logits, sample=sample, draft=draft if reject else None, top_p=0.8, top_k=20, gates=True)
 
 
@@ -178,7 +187,12 @@ def reject_case(q: int) -> tuple[torch.Tensor, Draft, list[int], list[int]]:
     for row in rows[~verify].tolist():
         pool[row] = torch.nan  # a fresh row's draft is not looked at
     tokens = torch.randint(-1, V, (q + 2,)).int()
-    return torch.randn(q, V), Draft(pool, tokens, rows, verify), torch.randint(0, 2**62, (q,)).tolist(), torch.randint(0, 9**9, (q,)).tolist()
+    return (
+        torch.randn(q, V),
+        Draft(pool, tokens, rows, verify),
+        torch.randint(0, 2**62, (q,)).tolist(),
+        torch.randint(0, 9**9, (q,)).tolist(),
+    )
 
 
 @pytest.mark.parametrize("offset", [0, 1000000007])
@@ -250,9 +264,17 @@ def test_draws_and_decisions_of_the_reference(upstream: Callable[[str], Any], re
     if reject:
         pool = torch.randn(q, 256).log_softmax(1)
         tokens = torch.randint(0, 256, (q,)).int()
-        more = {"is_verify": torch.arange(q) % 3 != 0, "last_nextn_token_logprobs": pool, "last_next_n_token_ids": tokens}
+        more = {
+            "is_verify": torch.arange(q) % 3 != 0,
+            "last_nextn_token_logprobs": pool,
+            "last_next_n_token_ids": tokens,
+        }
     got = module.fused_sample(logits, parameters, **more)
-    want = module.fused_sample_ref(logits.clone(), parameters, **(more | ({"last_next_n_token_ids": more["last_next_n_token_ids"].long()} if reject else {})))
+    want = module.fused_sample_ref(
+        logits.clone(),
+        parameters,
+        **(more | ({"last_next_n_token_ids": more["last_next_n_token_ids"].long()} if reject else {})),
+    )
     assert torch.allclose(got[0], want[0], atol=2e-6)
     assert torch.equal(got[1].long(), want[1].long())
     if reject:

@@ -72,4 +72,6 @@ def test_cost_does_not_grow_with_the_source() -> None:
 
 def test_refuses_another_row_length() -> None:
     with pytest.raises(AssertionError, match="rows of 4"):
-        gather_tl(4, torch.float32, torch.int32, 5)(torch.ones(2, 5), torch.zeros(1, dtype=torch.int32), torch.ones(1, 5))
+        gather_tl(4, torch.float32, torch.int32, 5)(
+            torch.ones(2, 5), torch.zeros(1, dtype=torch.int32), torch.ones(1, 5)
+        )

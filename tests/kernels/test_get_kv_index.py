@@ -26,7 +26,9 @@ def expected(pairs: list[Pair], width: int, block_size: int, tables: list[int] |
     return [[slot(offset, j) if j < length else -1 for j in range(width)] for offset, length in pairs]
 
 
-def load(pairs: list[Pair], width: int, block_size: int, tables: list[int] | None, gates: bool = False) -> list[list[int]]:
+def load(
+    pairs: list[Pair], width: int, block_size: int, tables: list[int] | None, gates: bool = False
+) -> list[list[int]]:
     out = guard(torch.full((len(pairs), width), 77, dtype=torch.int32))
     table = None if tables is None else guard(torch.tensor(tables, dtype=torch.int32))
     kernel = load_kv_index_tl(width, block_size, tables is not None)
@@ -69,7 +71,11 @@ def test_near_the_top_of_int32(pairs: list[Pair], block_size: int, tables: list[
     assert load(pairs, 8, block_size, tables) == expected(pairs, 8, block_size, tables)
 
 
-@given(st.integers(0, 40), st.integers(1, 24), st.lists(st.tuples(st.integers(0, 500), st.integers(0, 60)), min_size=1, max_size=6))
+@given(
+    st.integers(0, 40),
+    st.integers(1, 24),
+    st.lists(st.tuples(st.integers(0, 500), st.integers(0, 60)), min_size=1, max_size=6),
+)
 @settings(deadline=None, derandomize=True, max_examples=40)
 def test_any_ring(block_size: int, width: int, pairs: list[Pair]) -> None:
     out = torch.empty(len(pairs), width, dtype=torch.int32)
@@ -79,7 +85,11 @@ def test_any_ring(block_size: int, width: int, pairs: list[Pair]) -> None:
 
 def test_cost_does_not_grow_with_the_tables() -> None:
     def cost(blocks: int) -> int:
-        args = (torch.zeros(3, 2, dtype=torch.int32), torch.empty(3, 64, dtype=torch.int32), torch.zeros(blocks, dtype=torch.int32))
+        args = (
+            torch.zeros(3, 2, dtype=torch.int32),
+            torch.empty(3, 64, dtype=torch.int32),
+            torch.zeros(blocks, dtype=torch.int32),
+        )
         return new_bytes(load_kv_index_tl(64, 32, True), *args)
 
     assert cost(64) == cost(1024)
@@ -87,7 +97,9 @@ def test_cost_does_not_grow_with_the_tables() -> None:
 
 def test_modes_against_the_references(upstream: Callable[[str], Any]) -> None:
     module = upstream("get_kv_index")
-    pairs = torch.stack([torch.randint(0, 900, (23,), dtype=torch.int32), torch.randint(0, 300, (23,), dtype=torch.int32)], 1)
+    pairs = torch.stack(
+        [torch.randint(0, 900, (23,), dtype=torch.int32), torch.randint(0, 300, (23,), dtype=torch.int32)], 1
+    )
     tables = torch.randint(0, 999, (6, 20), dtype=torch.int32)
     for name, args in (
         ("get_kv_ca_index_prefill", (pairs, 150)),
@@ -118,7 +130,11 @@ def test_draft_inputs(has_mask: bool, has_gate: bool, ftp: list[int]) -> None:
     inputs = [guard(torch.tensor(v, dtype=torch.int32)) for v in (slots, positions, ftp, offsets)]
     kernel = get_fused_dflash_get_input_tl(ring, padded, has_mask, has_gate)
     args = (*inputs, *outputs, *masks, index, window + drafts, window)
-    written = [*WRITTEN, *(["valid_token_mask_out"] if has_mask else []), *(["gate_force_random_out"] if has_gate else [])]
+    written = [
+        *WRITTEN,
+        *(["valid_token_mask_out"] if has_mask else []),
+        *(["gate_force_random_out"] if has_gate else []),
+    ]
     assert wide_ops(kernel, *args) == []
     check_kernel(kernel, *args, written=written)
 

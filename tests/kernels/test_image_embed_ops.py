@@ -27,7 +27,15 @@ def test_replaced_rows(pads: int, ids: list[int]) -> None:
     if ids:
         embeds[0] = torch.nan
     offsets = ints([sum(i == IMAGE for i in ids[: k + 1]) for k in range(len(ids))])
-    args = (guard(embeds), guard(ints(ids)), guard(features), IMAGE, guard(offsets), guard(ints(PADS[:pads])), guard(pad_embeds))
+    args = (
+        guard(embeds),
+        guard(ints(ids)),
+        guard(features),
+        IMAGE,
+        guard(offsets),
+        guard(ints(PADS[:pads])),
+        guard(pad_embeds),
+    )
     kernel = replace_input_embeds_tl(hidden)
     assert wide_ops(kernel, *args) == []
     check_kernel(kernel, *args, written=("input_embeds",))
@@ -66,7 +74,9 @@ def pixels_in_grid(image: torch.Tensor, grid: tuple[int, int], colour: float) ->
 )
 def test_patches(size: int, grids: list[tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
     mean, std, colour = 0.48, 0.27, 122.0
-    shapes = [(max(1, w * size - gap_w), max(1, h * size - gap_h)) for (w, h), (gap_w, gap_h) in zip(grids, gaps, strict=True)]
+    shapes = [
+        (max(1, w * size - gap_w), max(1, h * size - gap_h)) for (w, h), (gap_w, gap_h) in zip(grids, gaps, strict=True)
+    ]
     images = [torch.randint(0, 256, (h, w, 3)).to(torch.uint8) for w, h in shapes]
     counts = [w * h for w, h in grids]
     raw_ends = torch.tensor([0, *(i.numel() for i in images)]).cumsum(0)
@@ -105,8 +115,17 @@ def test_windows(ratio: int, pool: bool, dtype: torch.dtype) -> None:
     bounds = [torch.tensor([0, *values]).cumsum(0) for values in (counts, [w * h for w, h in crops])]
     shape = (sum(counts), dim) if pool else (sum(counts), dim, ratio, ratio)
     out = guard(torch.full(shape, 7.0, dtype=dtype))
-    args = (guard(features), guard(owner), guard(torch.tensor(crops)), *map(guard, bounds), None if pool else out, out if pool else None)
-    check_kernel(batch_downsample_tl(ratio, dim, pool, dtype), *args, written=("images_embeds_sum" if pool else "images_embeds",))
+    args = (
+        guard(features),
+        guard(owner),
+        guard(torch.tensor(crops)),
+        *map(guard, bounds),
+        None if pool else out,
+        out if pool else None,
+    )
+    check_kernel(
+        batch_downsample_tl(ratio, dim, pool, dtype), *args, written=("images_embeds_sum" if pool else "images_embeds",)
+    )
     row, first = 0, 0
     for w, h in crops:
         grid = features[first : first + w * h].view(h, w, dim)
@@ -128,10 +147,22 @@ def test_windows(ratio: int, pool: bool, dtype: torch.dtype) -> None:
 def test_against_the_references(upstream: Callable[[str], Any]) -> None:
     module = upstream("image_embed_ops")
     data = module._build_rgb_data(2, 4, 14, True)
-    args = [data[k] for k in ("image_raw_concat", "cu_raw_bytes", "image_real_sizes", "images_spatial_crop", "cu_seqlens_vit", "total_patches")]
+    args = [
+        data[k]
+        for k in (
+            "image_raw_concat",
+            "cu_raw_bytes",
+            "image_real_sizes",
+            "images_spatial_crop",
+            "cu_seqlens_vit",
+            "total_patches",
+        )
+    ]
     args += [14, 0.5, 0.5, 127]
     assert torch.equal(module.rgb_pad_to_patches(*args), module.rgb_pad_to_patches_ref(*args))
     features, crops = torch.randn(30 * 7 * 2, 128), torch.tensor([[30, 7], [15, 14]])
     for mode in ("pooling_mlp_gelu", "identity"):
-        got, want = module.batch_downsample(features, crops, 2, mode), module.batch_downsample_ref(features, crops, 2, mode)
+        got, want = module.batch_downsample(features, crops, 2, mode), module.batch_downsample_ref(
+            features, crops, 2, mode
+        )
         assert torch.allclose(got, want, atol=1e-6)

@@ -36,5 +36,10 @@ def test_only_minus_one_is_kept_and_sums_reach_the_top() -> None:
 
 def test_against_the_reference(upstream: Callable[[str], Any]) -> None:
     module = upstream("kv_index_cat")
-    args = (torch.randint(0, 10, (67, 12), dtype=torch.int32), torch.randint(-1, 5, (67, 9), dtype=torch.int32), 666, 23333)
+    args = (
+        torch.randint(0, 10, (67, 12), dtype=torch.int32),
+        torch.randint(-1, 5, (67, 9), dtype=torch.int32),
+        666,
+        23333,
+    )
     assert torch.equal(module.kv_index_cat(*args), module.kv_index_cat_ref(*args))

@@ -27,8 +27,18 @@ def ints(values: Any) -> torch.Tensor:
 @pytest.mark.parametrize("has_index, has_confidence", [(False, True), (True, False)])
 def test_pools(slots: list[int], nextn: int, has_index: bool, has_confidence: bool) -> None:
     r, width, rows = len(slots), 6, 4 * nextn
-    values = (torch.randint(0, 99, (r, nextn)).int(), torch.randn(r, nextn, width), torch.randint(0, 99, (r, nextn, width)).int(), torch.rand(r, nextn))
-    pools = (torch.full((rows,), 77).int(), torch.full((rows, width), 7.0), torch.full((rows, width), 77).int(), torch.full((rows,), 7.0))
+    values = (
+        torch.randint(0, 99, (r, nextn)).int(),
+        torch.randn(r, nextn, width),
+        torch.randint(0, 99, (r, nextn, width)).int(),
+        torch.rand(r, nextn),
+    )
+    pools = (
+        torch.full((rows,), 77).int(),
+        torch.full((rows, width), 7.0),
+        torch.full((rows, width), 77).int(),
+        torch.full((rows,), 7.0),
+    )
     present = (True, True, has_index, has_confidence)
     names = ("token_ids_pool", "logprobs_pool", "logprobs_index_pool", "confidence_pool")
     args = (
@@ -51,12 +61,16 @@ def test_pools(slots: list[int], nextn: int, has_index: bool, has_confidence: bo
 def test_cost_does_not_grow_with_the_pool() -> None:
     def cost(rows: int) -> int:
         values = (ints([1]), ints([[5, 6]]), torch.randn(1, 2, 8), None, None)
-        return new_bytes(store_mtp_info_tl(2, 8, False, False), *values, ints([0] * rows), torch.zeros(rows, 8), None, None)
+        return new_bytes(
+            store_mtp_info_tl(2, 8, False, False), *values, ints([0] * rows), torch.zeros(rows, 8), None, None
+        )
 
     assert cost(16) == cost(256)
 
 
-def query_lengths(total: int, remap: list[int], rates: list[list[float]], nextn: int) -> tuple[list[list[float]], list[int]]:
+def query_lengths(
+    total: int, remap: list[int], rates: list[list[float]], nextn: int
+) -> tuple[list[list[float]], list[int]]:
     chances = []
     for source in remap:
         row, chance = [], torch.tensor(1.0)
@@ -104,7 +118,13 @@ def test_confidence_head(rows: int, rank: int) -> None:
     if rows > 1:
         hidden[1], weight[0] = 0.0, 3.0
         hidden[1, 0] = 3e4
-    args = (guard(hidden, (width + 8, 1)), None if markov is None else guard(markov), guard(weight), guard(torch.full((rows,), 7.0), (3,)), temperature)
+    args = (
+        guard(hidden, (width + 8, 1)),
+        None if markov is None else guard(markov),
+        guard(weight),
+        guard(torch.full((rows,), 7.0), (3,)),
+        temperature,
+    )
     kernel = confidence_head_fused_tl(width, rank, bool(rank))
     assert wide_ops(kernel, *args) == []
     check_kernel(kernel, *args, written=("out",))
@@ -158,7 +178,11 @@ def test_against_the_references(upstream: Callable[[str], Any]) -> None:
     module.compute_seqlens_q_by_confidence_rates_ref(90, remap, rates, want)
     assert torch.equal(got, want) and int(got.sum()) == 90
     module = upstream("dflash")
-    hidden, weight, markov = torch.randn(9, 512).bfloat16(), torch.randn(640, 1).bfloat16() / 10, torch.randn(9, 128).bfloat16()
+    hidden, weight, markov = (
+        torch.randn(9, 512).bfloat16(),
+        torch.randn(640, 1).bfloat16() / 10,
+        torch.randn(9, 128).bfloat16(),
+    )
     head = module.confidence_head_fused(hidden, weight, 0.85, markov)
     assert torch.allclose(head, module.confidence_head_fused_ref(hidden, weight, 0.85, markov), atol=1e-6)
     module, pools = upstream("store_mtp_info"), []
@@ -170,6 +194,10 @@ def test_against_the_references(upstream: Callable[[str], Any]) -> None:
 
 
 def test_refuses_what_upstream_refuses() -> None:
-    for factory, args in ((dflash_input_store_tl, (100, 4)), (dflash_input_store_tl, (16384, 4)), (confidence_head_fused_tl, (60, 0, False))):
+    for factory, args in (
+        (dflash_input_store_tl, (100, 4)),
+        (dflash_input_store_tl, (16384, 4)),
+        (confidence_head_fused_tl, (60, 0, False)),
+    ):
         with pytest.raises(AssertionError, match="expected"):
             factory(*args)  # type: ignore[operator]

@@ -29,7 +29,12 @@ def rows_of(length: int, cp: int) -> int:
 
 def layout(lens: list[int], cp: int, rank: int) -> list[tuple[int, int]]:
     """Rows of a rank: (sequence, token within it, which may lie behind its end)."""
-    return [(i, block * rows_of(n, cp) + j) for i, n in enumerate(lens) for block in (rank, 2 * cp - 1 - rank) for j in range(rows_of(n, cp))]
+    return [
+        (i, block * rows_of(n, cp) + j)
+        for i, n in enumerate(lens)
+        for block in (rank, 2 * cp - 1 - rank)
+        for j in range(rows_of(n, cp))
+    ]
 
 
 def mirror(lens: list[int], keys: list[int], cp: int, rank: int, ratios: tuple[int, ...], gates: bool = False) -> None:
@@ -58,7 +63,9 @@ def mirror(lens: list[int], keys: list[int], cp: int, rank: int, ratios: tuple[i
 
 
 @pytest.mark.parametrize("cp", [1, 2, 4])
-@pytest.mark.parametrize("lens, more", [([1], [0]), ([50, 3, 40, 20, 13], [0, 27, 0, 20, 0]), ([1, 0, 7, 129, 0], [0, 0, 2, 71, 0])])
+@pytest.mark.parametrize(
+    "lens, more", [([1], [0]), ([50, 3, 40, 20, 13], [0, 27, 0, 20, 0]), ([1, 0, 7, 129, 0], [0, 0, 2, 71, 0])]
+)
 @pytest.mark.parametrize("ratios", [(1,), (1, 2), (4,)])
 def test_mirror(cp: int, lens: list[int], more: list[int], ratios: tuple[int, ...]) -> None:
     keys = [n + m for n, m in zip(lens, more, strict=True)]
@@ -70,7 +77,9 @@ def test_many_sequences() -> None:
     mirror([2] * 700, [9] * 700, 2, 1, (2,))
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), min_size=1, max_size=8), st.integers(1, 5), st.data())
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), min_size=1, max_size=8), st.integers(1, 5), st.data()
+)
 @settings(deadline=None, derandomize=True, max_examples=40)
 def test_any_mirror(rows: list[tuple[int, int]], cp: int, data: st.DataObject) -> None:
     rows = [*rows, (3, 1)]
@@ -102,13 +111,17 @@ def boundary(lens: list[int], kept: list[int], cp: int, rank: int, gates: bool =
 
 
 @pytest.mark.parametrize("cp", [1, 2, 4])
-@pytest.mark.parametrize("lens, kept", [([1], [1]), ([40], [13]), ([50, 3, 40, 20, 13], [3, 3, 13, 1, 13]), ([128, 1], [128, 1])])
+@pytest.mark.parametrize(
+    "lens, kept", [([1], [1]), ([40], [13]), ([50, 3, 40, 20, 13], [3, 3, 13, 1, 13]), ([128, 1], [128, 1])]
+)
 def test_boundary(cp: int, lens: list[int], kept: list[int]) -> None:
     for rank in range(cp):
         boundary(lens, kept, cp, rank, gates=rank == 0 and cp == 2)
 
 
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 29)), min_size=1, max_size=6), st.integers(1, 5), st.data())
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(0, 29)), min_size=1, max_size=6), st.integers(1, 5), st.data()
+)
 @settings(deadline=None, derandomize=True, max_examples=40)
 def test_any_boundary(rows: list[tuple[int, int]], cp: int, data: st.DataObject) -> None:
     kept = [n - min(cut, n - 1) for n, cut in rows]

@@ -29,7 +29,9 @@ def compact_tables(counts: list[int]) -> tuple[list[int], list[int]]:
     return [100 + 7 * i for i in range(offsets[-1])], offsets
 
 
-@pytest.mark.parametrize("lens, counts", [([1], [3]), ([2, 1, 3], [1, 4, 2]), ([1, 0, 2], [2, 3, 0]), ([1] * 70, [2] * 70)])
+@pytest.mark.parametrize(
+    "lens, counts", [([1], [3]), ([2, 1, 3], [1, 4, 2]), ([1, 0, 2], [2, 3, 0]), ([1] * 70, [2] * 70)]
+)
 def test_block_tables(lens: list[int], counts: list[int]) -> None:
     table, offsets = compact_tables(counts)
     width, total = 5, sum(lens)
@@ -53,7 +55,15 @@ def test_metadata(ratios: tuple[tuple[int, ...], ...], lens: list[int], past: li
     table, offsets = compact_tables([-(-k // block) + 1 for k in keys])
     states = [3 * i + 1 for i in range(n)]
     placeholder = [i % 2 == 1 for i in range(n)]
-    inputs = [ints(lens), ints(keys), ints(running(lens)), ints(table), ints(offsets), ints(states), torch.tensor(placeholder)]
+    inputs = [
+        ints(lens),
+        ints(keys),
+        ints(running(lens)),
+        ints(table),
+        ints(offsets),
+        ints(states),
+        torch.tensor(placeholder),
+    ]
     shapes = {
         "positions": (total,),
         "valid_token_mask": (total,),
@@ -70,7 +80,10 @@ def test_metadata(ratios: tuple[tuple[int, ...], ...], lens: list[int], past: li
         "slot_mapping_store_ca": (max(len(ca), 1), total + gap),
     }
     flags = {"valid_token_mask", "gate_force_random", "fix_routing_mask"}
-    out = {k: guard(torch.full(s, 77, dtype=torch.int32) if k not in flags else torch.ones(s, dtype=torch.bool)) for k, s in shapes.items()}
+    out = {
+        k: guard(torch.full(s, 77, dtype=torch.int32) if k not in flags else torch.ones(s, dtype=torch.bool))
+        for k, s in shapes.items()
+    }
     args = (*(guard(t) for t in inputs), *out.values())
     kernel = prepare_v4_decode_metadata_tl(max(lens), width, window, ring, block, balance, ca, dense, sparse)
     stacked = {"klen": sparse, "kv_ca_index_offset_len": dense, "positions_c": ca, "slot_mapping_store_ca": ca}
@@ -96,9 +109,15 @@ def test_metadata(ratios: tuple[tuple[int, ...], ...], lens: list[int], past: li
         assert out["kv_ca_index_offset_len"][i].tolist() == want + [[77, 77]] * gap
     for i, ratio in enumerate(ca):
         per, ends = block // ratio, [(p + 1) % ratio == 0 for _, p in rows]
-        slots = [table[offsets[r] + p // ratio // per] * per + p // ratio % per if e else -1 for (r, p), e in zip(rows, ends, strict=True)]
+        slots = [
+            table[offsets[r] + p // ratio // per] * per + p // ratio % per if e else -1
+            for (r, p), e in zip(rows, ends, strict=True)
+        ]
         assert out["slot_mapping_store_ca"][i].tolist() == slots + [77] * gap
-        assert out["positions_c"][i].tolist() == [p // ratio * ratio if e else 0 for (_, p), e in zip(rows, ends, strict=True)] + [77] * gap
+        assert (
+            out["positions_c"][i].tolist()
+            == [p // ratio * ratio if e else 0 for (_, p), e in zip(rows, ends, strict=True)] + [77] * gap
+        )
     assert all((out[name] == 77).all() for name in unused)
 
 
@@ -123,7 +142,17 @@ def test_against_the_reference(upstream: Callable[[str], Any]) -> None:
     base = [lens, keys, lens.cumsum(0, dtype=torch.int32), table, offsets, torch.arange(n).int(), torch.rand(n) < 0.3]
 
     def outputs() -> list[torch.Tensor]:
-        shapes = [(total,)] * 5 + [(2, total), (1, total, 2), (total, 2), (total,), (total,), (total,), (total, width), (2, total), (2, total)]
+        shapes = [(total,)] * 5 + [
+            (2, total),
+            (1, total, 2),
+            (total, 2),
+            (total,),
+            (total,),
+            (total,),
+            (total, width),
+            (2, total),
+            (2, total),
+        ]
         return [torch.zeros(s, dtype=torch.bool if i in (1, 2, 3) else torch.int32) for i, s in enumerate(shapes)]
 
     sizes = {"max_seqlen_q": 4, "max_num_blocks": width, "window_size": 128, "swa_block_size": 256, "block_size": 128}

@@ -32,7 +32,12 @@ def expected(row: list[float], seed: int, position: int, case: int) -> int:
 def draw(probs: torch.Tensor, seeds: list[int], positions: list[int], residual: bool, gates: bool = False) -> list[int]:
     n, width = probs.shape
     out = guard(torch.full((n,), -7, dtype=torch.int32))
-    args = (guard(probs, (width + 3, 1)), guard(seeds_of(seeds)), guard(torch.tensor(positions, dtype=torch.int32)), out)
+    args = (
+        guard(probs, (width + 3, 1)),
+        guard(seeds_of(seeds)),
+        guard(torch.tensor(positions, dtype=torch.int32)),
+        out,
+    )
     kernel = random_sampling_tl(width, residual)
     assert wide_ops(kernel, *args) == []
     check_kernel(kernel, *args, written=("out",), gates=gates)
@@ -72,7 +77,11 @@ def test_degenerate_rows() -> None:
         assert draw(probs, [seed] * 5, [seed] * 5, False) == [3, 7, 2, 1023, 0]
 
 
-@given(st.integers(0, 2**64 - 1), st.integers(-(2**31), 2**31 - 1), st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40))
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40),
+)
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_any_row(seed: int, position: int, weights: list[float]) -> None:
     probs = torch.tensor([weights]) / max(1.0, sum(weights))
@@ -114,4 +123,6 @@ def test_against_the_reference(upstream: Callable[[str], Any], width: int) -> No
 
 def test_refuses_a_width_beyond_two_levels() -> None:
     with pytest.raises(AssertionError, match="at most 260100 columns"):
-        _inverse_cdf.sample(torch.zeros(1, 260101), (torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)))
+        _inverse_cdf.sample(
+            torch.zeros(1, 260101), (torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
+        )

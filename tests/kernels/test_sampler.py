@@ -38,7 +38,16 @@ def packed(lens: list[int]) -> tuple[list[int], list[int], list[bool]]:
 
 @pytest.mark.parametrize(
     "num_steps, lens",
-    [(0, [1]), (0, [1, 1, 1]), (0, [1, 0, 1]), (3, [4]), (3, [1, 4, 2, 3]), (2, [0, 3, 0, 1, 0]), (5, [6] * 40 + [0, 3] * 30), (1, [])],
+    [
+        (0, [1]),
+        (0, [1, 1, 1]),
+        (0, [1, 0, 1]),
+        (3, [4]),
+        (3, [1, 4, 2, 3]),
+        (2, [0, 3, 0, 1, 0]),
+        (5, [6] * 40 + [0, 3] * 30),
+        (1, []),
+    ],
 )
 def test_verification_metadata(num_steps: int, lens: list[int]) -> None:
     owner, step, verify = packed(lens)
@@ -87,7 +96,12 @@ def test_lookup_by_key(rows: int, dtype: torch.dtype) -> None:
     key = torch.stack([torch.randperm(200)[:width] for _ in range(rows)]).int() if rows else ints([]).view(0, width)
     value = torch.randn(rows, width).to(dtype)
     query = torch.where(torch.arange(rows) % 2 == 0, key[:, 3], ints(999)).int().view(rows, 1)
-    args = (guard(key, (70, 1)), guard(value, (72, 1)), guard(query, (3, 1)), guard(torch.full((rows, 1), 7.0).to(dtype), (2, 1)))
+    args = (
+        guard(key, (70, 1)),
+        guard(value, (72, 1)),
+        guard(query, (3, 1)),
+        guard(torch.full((rows, 1), 7.0).to(dtype), (2, 1)),
+    )
     kernel = map_lookup_tl(width, value_dtype=dtype)
     assert wide_ops(kernel, *args) == []
     check_kernel(kernel, *args, written=("out",))
@@ -98,7 +112,12 @@ def test_lookup_by_key(rows: int, dtype: torch.dtype) -> None:
 def test_lookup_by_index(dtype: torch.dtype, missing: float) -> None:
     columns = [0, 63, 64, -1, 2**31 - 1, -(2**31), 7]
     value = (torch.randn(len(columns), 64) * 100).to(dtype)
-    args = (None, guard(value, (64, 1)), guard(ints(columns).view(-1, 1)), guard(torch.zeros(len(columns), 1, dtype=dtype)))
+    args = (
+        None,
+        guard(value, (64, 1)),
+        guard(ints(columns).view(-1, 1)),
+        guard(torch.zeros(len(columns), 1, dtype=dtype)),
+    )
     kernel = map_lookup_tl(64, "by_index", dtype)
     assert wide_ops(kernel, *args) == []
     check_kernel(kernel, *args, written=("out",))
@@ -115,7 +134,9 @@ def test_lookup_refuses_what_upstream_refuses() -> None:
 def test_remapped_draft(rows: int) -> None:
     width, vocab, pool = 64, 300, 6
     draft = torch.stack([torch.randperm(vocab)[:width] for _ in range(pool)]).int()
-    target = torch.stack([torch.randperm(vocab)[:width] for _ in range(rows)]).int() if rows else ints([]).view(0, width)
+    target = (
+        torch.stack([torch.randperm(vocab)[:width] for _ in range(rows)]).int() if rows else ints([]).view(0, width)
+    )
     draft[1, 5], draft[2, 0] = -1, vocab
     logprobs, read = torch.randn(pool, width), torch.arange(1, rows + 1, dtype=torch.int32)
     chosen = ints([0, target[0, 9] if rows else 0, -5, 4, 5, 6])
@@ -156,7 +177,11 @@ def test_accepted_prefixes(has_golden: bool, lens: list[int]) -> None:
     tokens = torch.randint(100, 200, (total,)).tolist()
     inputs = (torch.tensor(raw, dtype=torch.bool), ints(golden), ints(pool), ints(read), ints(tokens))
     inputs = (*inputs, torch.tensor(verify, dtype=torch.bool), ints(starts(lens)), ints(owner))
-    outputs = [guard(ints([7] * total)), guard(torch.zeros(total, dtype=torch.bool)), guard(torch.zeros(total, dtype=torch.bool))]
+    outputs = [
+        guard(ints([7] * total)),
+        guard(torch.zeros(total, dtype=torch.bool)),
+        guard(torch.zeros(total, dtype=torch.bool)),
+    ]
     args = (*(guard(t) for t in inputs), *outputs)
     kernel = get_accept_result_tl(has_golden)
     assert wide_ops(kernel, *args) == []
@@ -212,11 +237,19 @@ def test_finalized(has_ssp: bool, has_confidence: bool, width: int, lens: list[i
 
     last = [next(row for row in range(total) if owner[row] == r and final[row]) for r in range(requests)]
     assert out["last_valid_offset"].tolist() == [row - s for row, s in zip(last, starts(lens), strict=True)]
-    assert out["num_generated_tokens"].tolist() == [sum(t and s == k for t, s in zip(taken, step, strict=True)) for k in range(num_steps)]
+    assert out["num_generated_tokens"].tolist() == [
+        sum(t and s == k for t, s in zip(taken, step, strict=True)) for k in range(num_steps)
+    ]
     capped = [min(s, num_steps - 1) for s in step]
-    assert out["num_verified_tokens"].tolist() == [sum(v and s == k for v, s in zip(verify, capped, strict=True)) for k in range(num_steps)]
-    assert torch.equal(out["sampled_token_ids"], tokens[last]) and torch.equal(out["sampled_token_logprobs"], logprobs[last])
-    assert torch.equal(out["sampled_top_logprobs"], top_logprobs[last]) and torch.equal(out["sampled_top_token_ids"], top_ids[last])
+    assert out["num_verified_tokens"].tolist() == [
+        sum(v and s == k for v, s in zip(verify, capped, strict=True)) for k in range(num_steps)
+    ]
+    assert torch.equal(out["sampled_token_ids"], tokens[last]) and torch.equal(
+        out["sampled_token_logprobs"], logprobs[last]
+    )
+    assert torch.equal(out["sampled_top_logprobs"], top_logprobs[last]) and torch.equal(
+        out["sampled_top_token_ids"], top_ids[last]
+    )
     mask = torch.tensor(taken)
     assert out["verified_token_ids"].tolist() == [int(t) if a else -1 for t, a in zip(tokens, taken, strict=True)]
     assert torch.equal(out["verified_token_logprobs"], torch.where(mask, logprobs, 0.0))
@@ -228,8 +261,13 @@ def test_finalized(has_ssp: bool, has_confidence: bool, width: int, lens: list[i
     if has_confidence:
         error = sum(abs(estimates[row].item() - pool[read[row]].item()) for row in range(total) if verify[row])
         assert out["batch_confidence_error"].item() == pytest.approx(error, abs=1e-5)
-        emitted = [[int(tokens[row]) for row in range(total) if owner[row] == r and (taken[row] or final[row])] for r in range(requests)]
-        assert out["emitted_stop_token"].tolist() == [bool(set(e) & set(stops[r].tolist())) for r, e in enumerate(emitted)]
+        emitted = [
+            [int(tokens[row]) for row in range(total) if owner[row] == r and (taken[row] or final[row])]
+            for r in range(requests)
+        ]
+        assert out["emitted_stop_token"].tolist() == [
+            bool(set(e) & set(stops[r].tolist())) for r, e in enumerate(emitted)
+        ]
     else:
         assert out["batch_confidence_error"].item() == 0
 
@@ -239,12 +277,17 @@ def test_against_the_references(upstream: Callable[[str], Any]) -> None:
     lens = torch.randint(1, 5, (37,)).int()
     ftp, total = (lens.cumsum(0) - lens).int(), int(lens.sum())
     metadata = module.prepare_verification_metadata(ftp, lens, total, 3)
-    assert all(torch.equal(a, b) for a, b in zip(metadata, module.prepare_verification_metadata_ref(ftp, lens, total), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(metadata, module.prepare_verification_metadata_ref(ftp, lens, total), strict=True)
+    )
     owner, step, verify = metadata
     logits = module.LogitsTransformInputs(torch.rand(37), torch.rand(37), torch.randint(-1, 9, (37,)).int())
     seeds = torch.randint(-(2**62), 2**62, (37,)).view(torch.uint64)
     parameters = module.SamplingKernelInputs(logits, seeds, torch.randint(0, 2**31 - 1, (37,)).int())
-    got, want = module.expand_sampling_params(parameters, owner, step), module.expand_sampling_params_ref(parameters, owner, step)
+    got, want = module.expand_sampling_params(parameters, owner, step), module.expand_sampling_params_ref(
+        parameters, owner, step
+    )
     for a, b in (
         (got.logits.temperatures, want.logits.temperatures),
         (got.logits.top_ps, want.logits.top_ps),

@@ -72,7 +72,9 @@ def parameters(function: ast.FunctionDef) -> list[tuple[str, str | None]]:
 def kernel_names(factory: ast.FunctionDef) -> list[list[str]]:
     """Argument names of each compiled function in a factory."""
     found = (n for n in ast.walk(factory) if isinstance(n, ast.FunctionDef))
-    return [[a.arg for a in n.args.args] for n in found if any(ast.unparse(d) == "T.prim_func" for d in n.decorator_list)]
+    return [
+        [a.arg for a in n.args.args] for n in found if any(ast.unparse(d) == "T.prim_func" for d in n.decorator_list)
+    ]
 
 
 @pytest.mark.parametrize("module, name", [(m, n) for m, names in FACTORIES.items() for n in names])

@@ -20,7 +20,9 @@ def to_words(values: list[int]) -> words.Words:
 
 
 def to_ints(pair: words.Words) -> list[int]:
-    return [((h & 0xFFFFFFFF) << 32) | (low & 0xFFFFFFFF) for h, low in zip(pair[0].tolist(), pair[1].tolist(), strict=True)]
+    return [
+        ((h & 0xFFFFFFFF) << 32) | (low & 0xFFFFFFFF) for h, low in zip(pair[0].tolist(), pair[1].tolist(), strict=True)
+    ]
 
 
 def test_the_oracle_gives_the_published_values() -> None:

@@ -61,7 +61,13 @@ def test_rows_of_a_step(step: int, indices: list[int]) -> None:
 
 def test_cost_is_that_of_the_chosen_rows() -> None:
     def cost(rows: int) -> int:
-        args = (torch.randn(rows, 64), torch.zeros(rows, 2, dtype=torch.int32), ints([0, 1]), ints(list(range(rows))), 0)
+        args = (
+            torch.randn(rows, 64),
+            torch.zeros(rows, 2, dtype=torch.int32),
+            ints([0, 1]),
+            ints(list(range(rows))),
+            0,
+        )
         return new_bytes(apply_token_bitmask_by_step_inplace_tl(64, True), *args)
 
     assert cost(256) - cost(16) <= 16 * 256

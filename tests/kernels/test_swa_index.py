@@ -37,13 +37,19 @@ def expected(pivots: list[Pivot], width: int) -> list[list[int]]:
 )
 def test_segments(pivots: list[Pivot]) -> None:
     kernel, width = expand_swa_index_tl(9), 9
-    args = (guard(torch.tensor(pivots, dtype=torch.int32).reshape(-1, 4)), guard(torch.full((len(pivots), width), 77, dtype=torch.int32)))
+    args = (
+        guard(torch.tensor(pivots, dtype=torch.int32).reshape(-1, 4)),
+        guard(torch.full((len(pivots), width), 77, dtype=torch.int32)),
+    )
     assert wide_ops(kernel, *args) == []
     check_kernel(kernel, *args, written=("output",))
     assert args[1].tolist() == expected(pivots, width)
 
 
-@given(st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 12), st.integers(-50, 50), st.integers(0, 12)), max_size=8), st.integers(1, 17))
+@given(
+    st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 12), st.integers(-50, 50), st.integers(0, 12)), max_size=8),
+    st.integers(1, 17),
+)
 @settings(deadline=None, derandomize=True, max_examples=50)
 def test_any_segments(pivots: list[Pivot], width: int) -> None:
     output = torch.empty(len(pivots), width, dtype=torch.int32)

@@ -53,7 +53,9 @@ def test_input_tokens(width: int, remap: list[int], previous: int) -> None:
     assert wide_ops(kernel, *args) == []
     check_kernel(kernel, *args, written=("out_input_ids",))
     rows = [[s, *d] for s, d in zip(sampled.tolist(), drafted.tolist(), strict=True)]
-    assert out.tolist() == [t for f, r, q in zip(fresh.tolist(), remap, lens, strict=True) for t in tokens_of(f, rows, r)[:q]]
+    assert out.tolist() == [
+        t for f, r, q in zip(fresh.tolist(), remap, lens, strict=True) for t in tokens_of(f, rows, r)[:q]
+    ]
 
 
 PAD, IMAGE = 5, -1

@@ -175,6 +175,14 @@ def test_a_machine_without_devices_has_none(neuron: ModuleType, device: ModuleTy
     assert device.visible_device_ids(_root=root, _environ={}) == ()
 
 
+def test_a_device_that_only_torch_knows_has_defaults(neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]) -> None:
+    """A simulated device: no driver, no tool."""
+    root = machine()
+    assert device.device_numa_node(0, _root=root) == neuron.NO_NUMA
+    assert neuron.memory_per_core(_root=root) == 24 << 30 and neuron.cpus_for_core(0, _root=root) == ()
+    assert neuron.get_bf16_tflops_limit(_root=root) == 166
+
+
 @pytest.mark.parametrize(("value", "size"), [(None, 2), ("", 2), ("1", 1), ("2", 2)])
 @pytest.mark.parametrize("name", ["NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE"])
 def test_logical_core_size(neuron: ModuleType, name: str, value: str | None, size: int) -> None:

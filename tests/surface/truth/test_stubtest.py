@@ -111,9 +111,9 @@ def run_stubtest(package: str, stubs: Path, paths: Iterable[Path], folder: Path)
 
 
 def _missing_reexports(package: str, stubs: Path, environment: dict[str, str], folder: Path) -> list[str]:
-    """stubtest leaves re-exported names to the module that defines them: look for these here."""
+    """stubtest leaves re-exported names to the module that defines them: look for those of each ``__init__`` here."""
     wanted: list[tuple[str, str]] = []
-    for stub in sorted((stubs / package).rglob("*.pyi")):
+    for stub in sorted((stubs / package).rglob("__init__.pyi")):
         module = ".".join(stub.relative_to(stubs).with_suffix("").parts).removesuffix(".__init__")
         for node in ast.parse(stub.read_text("utf-8")).body:
             if isinstance(node, ast.ImportFrom):

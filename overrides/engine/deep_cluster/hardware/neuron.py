@@ -222,13 +222,15 @@ def physical_device_count(*, _root: Path = Path("/")) -> int:
 
 def device_numa_node(index: int, *, _root: Path = Path("/")) -> int:
     """NUMA node of logical core ``index``; NO_NUMA where it has none. Nodes are not monotone in the core id."""
-    if target() == "cpu":
+    if target() == "cpu" or not topology(_root=_root):  # the host, or a device that only torch knows: a simulated one
         return NO_NUMA
     return _chip_of(index, _root=_root).numa_node
 
 
 def memory_per_core(*, index: int = 0, _root: Path = Path("/")) -> int:
     """Bytes of HBM that logical core ``index`` owns: its share of the chip, 24 GiB at LNC 2 where nobody tells."""
+    if not topology(_root=_root):
+        return _HBM_PER_PHYSICAL_CORE * logical_core_size()
     chip = _chip_of(index, _root=_root)
     if chip.memory_bytes is not None:
         return chip.memory_bytes // len(chip.cores)
@@ -247,7 +249,7 @@ def cpus_for_core(index: int, *, _root: Path = Path("/")) -> tuple[int, ...]:
     Cores whose chips list the same CPUs share them; one CPU per physical core is preferred. Empty where nothing is
     known, and where the host stands in for the device (its CPUs are the device: binding would only slow it down).
     """
-    if target() == "cpu":
+    if target() == "cpu" or not topology(_root=_root):
         return ()
     chip = _chip_of(index, _root=_root)
     near = _near_cpus(chip)
