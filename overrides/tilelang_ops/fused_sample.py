@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from ._inverse_cdf import sample
-from ._splitmix import GOLDEN, Words, add, add_constant, mix, sequence, shift_right, split, split_constant
+from ._splitmix import GOLDEN, Words, add, add_constant, mix, sequence, shift_right, split, split_constant, spread
 from ._threshold import keep_mask
-from .random_sampling import spread
 
 DRAFT_PROB_PENALTY = 5e-5
 _FIXED_POINT = float(1 << 31)

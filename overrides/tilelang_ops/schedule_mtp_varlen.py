@@ -25,13 +25,13 @@ def compute_seqlens_q_by_confidence_rates_tl(nextn: int) -> Any:
         n = remap.shape[0]
         assert cum_rates.shape == (n, nextn) and prev_confidence_rates.shape[1] == nextn, f"{cum_rates.shape=} {nextn=}"
         if prev_confidence_rates.shape[0]:
-            rates = prev_confidence_rates.index_select(0, remap.clamp(min=0)).masked_fill_(
-                (remap == -1).unsqueeze(1), 0.0
-            )
+            rates = prev_confidence_rates.index_select(0, remap.clamp(min=0))
+            rates = rates.masked_fill_((remap == -1).unsqueeze(1), 0.0)
             # One column after the other: the rounding of the products decides equals.
+            chances = [rates[:, 0]]
             for step in range(1, nextn):
-                rates[:, step].mul_(rates[:, step - 1])
-            cum_rates.copy_(rates)
+                chances.append(chances[-1] * rates[:, step])
+            torch.stack(chances, 1, out=cum_rates)
         else:
             cum_rates.zero_()
         extra = min(max(total_q - n, 0), n * nextn)

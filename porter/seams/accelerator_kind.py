@@ -25,7 +25,9 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
         return source.at_body_start(source.function(name, parameters=parameters), code)
 
     return (
-        source.insert_before(source.one(vendors, "from deep_cluster.hardware import nvidia", source.module), "neuron, "),
+        source.insert_before(
+            source.one(vendors, "from deep_cluster.hardware import nvidia", source.module), "neuron, "
+        ),
         source.insert_after(kinds.slice[-1].slice, ', "neuron"'),
         at_start(
             "accelerator_kind",
@@ -86,4 +88,9 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
     )
 
 
-SEAM = Seam("accelerator-kind", "deep_cluster/hardware/device.py", "accelerator kind neuron: devices, NUMA, limits", python_edits(_edits))
+SEAM = Seam(
+    "accelerator-kind",
+    "deep_cluster/hardware/device.py",
+    "accelerator kind neuron: devices, NUMA, limits",
+    python_edits(_edits),
+)

@@ -52,7 +52,9 @@ def plan(checkout: Path, payload: Mapping[str, bytes], *, seams: Sequence[Seam] 
     created = {**{_safe(path): content for path, content in payload.items()}, **_derived(originals)}
     collisions = sorted(set(created) & set(edits))
     if collisions:
-        raise CheckoutError(f"the payload holds files that seams edit: {', '.join(collisions)}", fix="take them out of overrides/engine")
+        raise CheckoutError(
+            f"the payload holds files that seams edit: {', '.join(collisions)}", fix="take them out of overrides/engine"
+        )
     for path in created:
         originals.read(path)
     originals.require_unmodified()
@@ -105,7 +107,9 @@ def revert(checkout: Path) -> tuple[str, ...]:
     checkout = _require_checkout(checkout)
     record = manifests.read(checkout)
     if record is None:
-        raise NotAppliedError("nothing was applied to this checkout", path=str(checkout), fix="run `porter apply` first")
+        raise NotAppliedError(
+            "nothing was applied to this checkout", path=str(checkout), fix="run `porter apply` first"
+        )
     originals = _Originals(checkout, record)
     for path in record.paths:
         originals.read(path)
@@ -225,7 +229,11 @@ def _finding(seam: Seam, line: int, expected: str, found: str) -> Finding:
 
 def _derived(originals: _Originals) -> dict[str, bytes]:
     text = originals.require(requirements.SOURCE)
-    return {requirements.PATH: requirements.derive(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")}
+    return {
+        requirements.PATH: requirements.derive(text.decode("utf-8", "surrogateescape")).encode(
+            "utf-8", "surrogateescape"
+        )
+    }
 
 
 def _changes(
@@ -264,7 +272,13 @@ def _require_clean(checkout: Path, record: Manifest | None, paths: Sequence[str]
 
 def _safe(path: str) -> str:
     pure = PurePosixPath(path)
-    if pure.is_absolute() or not pure.parts or ".." in pure.parts or pure.as_posix() != path or pure.parts[0] in (".git", ".porter"):
+    if (
+        pure.is_absolute()
+        or not pure.parts
+        or ".." in pure.parts
+        or pure.as_posix() != path
+        or pure.parts[0] in (".git", ".porter")
+    ):
         raise CheckoutError(f"the payload names {path!r}, which is not a plain path inside the checkout")
     return path
 
@@ -272,11 +286,14 @@ def _safe(path: str) -> str:
 def _read(checkout: Path, path: str) -> bytes | None:
     target = checkout / path
     if target.is_symlink() or checkout not in target.resolve().parents:
-        raise CheckoutError("is a link, or lies behind one that leaves the checkout", path=path, fix="replace it by a plain file")
+        raise CheckoutError(
+            "is a link, or lies behind one that leaves the checkout", path=path, fix="replace it by a plain file"
+        )
     try:
         return target.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise CheckoutError(f"cannot be read: {error.strerror or error}", path=path, fix="see that it can be read") from error
-
+        raise CheckoutError(
+            f"cannot be read: {error.strerror or error}", path=path, fix="see that it can be read"
+        ) from error

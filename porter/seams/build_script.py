@@ -50,4 +50,6 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
     )
 
 
-SEAM = Seam("build-script", "setup.py", "host-only extension -DWITH_NEURON; requirements-neuron.txt", python_edits(_edits))
+SEAM = Seam(
+    "build-script", "setup.py", "host-only extension -DWITH_NEURON; requirements-neuron.txt", python_edits(_edits)
+)

@@ -59,7 +59,9 @@ class CppSource:
             names_found = self._parameters(found[0])
             if names_found != list(parameters):
                 raise AnchorError(
-                    self.line(found[0]), f"function {name}({', '.join(parameters)})", f"{name}({', '.join(names_found)})"
+                    self.line(found[0]),
+                    f"function {name}({', '.join(parameters)})",
+                    f"{name}({', '.join(names_found)})",
                 )
         return found[0]
 
@@ -81,7 +83,9 @@ class CppSource:
             and self.text(name) == macro
         ]
         if len(found) != 1:
-            raise AnchorError(self.line(within), f"one #ifdef {macro} in {self._name(within) or 'the file'}", f"{len(found)} of them")
+            raise AnchorError(
+                self.line(within), f"one #ifdef {macro} in {self._name(within) or 'the file'}", f"{len(found)} of them"
+            )
         return found[0]
 
     def call_argument(self, within: Node, method: str, argument: str) -> Node:
@@ -98,7 +102,9 @@ class CppSource:
             if field is not None and self.text(field) == method and len(given) == 1 and self.text(given[0]) == argument:
                 found.append(given[0])
         if len(found) != 1:
-            raise AnchorError(self.line(within), f"one call .{method}({argument}) in {self._name(within)}", f"{len(found)} of them")
+            raise AnchorError(
+                self.line(within), f"one call .{method}({argument}) in {self._name(within)}", f"{len(found)} of them"
+            )
         return found[0]
 
     def mentions(self, within: Node, names: Sequence[str]) -> None:
@@ -106,7 +112,9 @@ class CppSource:
         present = {self.text(node) for node in self.walk(within) if "identifier" in node.type}
         missing = [name for name in names if name not in present]
         if missing:
-            raise AnchorError(self.line(within), f"{self._name(within)} to use {', '.join(missing)}", "a body that does not")
+            raise AnchorError(
+                self.line(within), f"{self._name(within)} to use {', '.join(missing)}", "a body that does not"
+            )
 
     def include(self, header: str) -> Node:
         """The directive that includes ``header`` (with its quotes or brackets)."""
@@ -125,7 +133,9 @@ class CppSource:
     def _function_declarator(self, function: Node) -> Node | None:
         node = function.child_by_field_name("declarator") if function.type == "function_definition" else None
         while node is not None and node.type != "function_declarator":
-            node = node.child_by_field_name("declarator") or next((c for c in node.named_children if "declarator" in c.type), None)
+            node = node.child_by_field_name("declarator") or next(
+                (c for c in node.named_children if "declarator" in c.type), None
+            )
         return node
 
     def _parameters(self, function: Node) -> list[str]:
@@ -135,7 +145,9 @@ class CppSource:
         for parameter in listed.named_children if listed is not None else ():
             if parameter.type not in ("parameter_declaration", "optional_parameter_declaration"):
                 continue
-            identifiers = [node for node in self.walk(parameter.child_by_field_name("declarator")) if node.type == "identifier"]
+            identifiers = [
+                node for node in self.walk(parameter.child_by_field_name("declarator")) if node.type == "identifier"
+            ]
             names.append(self.text(identifiers[-1]) if identifiers else "")
         return names
 

@@ -24,4 +24,6 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
     )
 
 
-SEAM = Seam("engine-arguments", "deepinfer/engine/arg_utils.py", "excluded features are refused at start", python_edits(_edits))
+SEAM = Seam(
+    "engine-arguments", "deepinfer/engine/arg_utils.py", "excluded features are refused at start", python_edits(_edits)
+)

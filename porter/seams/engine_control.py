@@ -61,5 +61,8 @@ def _host_vote(source: PythonSource, function: cst.FunctionDef) -> Edit:
 
 
 SEAM = Seam(
-    "engine-control", "deepinfer/engine/llm_engine.py", "rank votes on the host; no vision worker, no images", python_edits(_edits)
+    "engine-control",
+    "deepinfer/engine/llm_engine.py",
+    "rank votes on the host; no vision worker, no images",
+    python_edits(_edits),
 )

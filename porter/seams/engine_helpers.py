@@ -50,4 +50,9 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
     )
 
 
-SEAM = Seam("engine-helpers", "deepinfer/utils.py", "CPU binding by NeuronCore; a free port for a world of one", python_edits(_edits))
+SEAM = Seam(
+    "engine-helpers",
+    "deepinfer/utils.py",
+    "CPU binding by NeuronCore; a free port for a world of one",
+    python_edits(_edits),
+)

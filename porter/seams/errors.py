@@ -42,7 +42,8 @@ class DirtyCheckoutError(CheckoutError):
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
         super().__init__(
-            "these files have changes that git has not committed; nothing was written\n" + "\n".join(f"  {path}" for path in paths),
+            "these files have changes that git has not committed; nothing was written\n"
+            + "\n".join(f"  {path}" for path in paths),
             fix="commit or stash them, then run the command again",
         )
 
@@ -55,7 +56,8 @@ class ForeignFileError(CheckoutError):
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
         super().__init__(
-            "these files are in the way and are not porter's; nothing was written\n" + "\n".join(f"  {path}" for path in paths),
+            "these files are in the way and are not porter's; nothing was written\n"
+            + "\n".join(f"  {path}" for path in paths),
             fix="move them away, then run the command again",
         )
 
@@ -68,7 +70,8 @@ class ModifiedSinceApplyError(CheckoutError):
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
         super().__init__(
-            "these files were changed since `porter apply` wrote them; nothing was written\n" + "\n".join(f"  {path}" for path in paths),
+            "these files were changed since `porter apply` wrote them; nothing was written\n"
+            + "\n".join(f"  {path}" for path in paths),
             fix="take your changes out of them (a copy elsewhere will do), then run the command again",
         )
 

@@ -21,7 +21,9 @@ def dirty_paths(checkout: Path, paths: Sequence[str]) -> tuple[str, ...]:
         return ()
     command = ["git", "-C", str(checkout), "status", "--porcelain=v1", "-z", "--untracked-files=all", "--", *paths]
     try:
-        done = subprocess.run(command, capture_output=True, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}, check=False)
+        done = subprocess.run(
+            command, capture_output=True, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}, check=False
+        )
     except OSError as error:
         raise CheckoutError(
             f"{checkout} is a git checkout, but git cannot be run: {error.strerror or error}",
@@ -32,5 +34,9 @@ def dirty_paths(checkout: Path, paths: Sequence[str]) -> tuple[str, ...]:
         raise CheckoutError(
             f"git status failed in {checkout}: {reason[-1] if reason else done.returncode}", fix="mend the git checkout"
         )
-    entries = [entry for entry in done.stdout.decode(errors="surrogateescape").split("\0") if len(entry) > 3 and entry[2] == " "]
+    entries = [
+        entry
+        for entry in done.stdout.decode(errors="surrogateescape").split("\0")
+        if len(entry) > 3 and entry[2] == " "
+    ]
     return tuple(sorted({entry[3:] for entry in entries}))

@@ -102,7 +102,11 @@ class Manifest:
 
     def encode(self) -> bytes:
         """JSON text: sorted keys, LF, newline at the end."""
-        value = {"version": _VERSION, "state": self.state.value, "records": [_encode_record(record) for record in self.records]}
+        value = {
+            "version": _VERSION,
+            "state": self.state.value,
+            "records": [_encode_record(record) for record in self.records],
+        }
         return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True) + "\n").encode()
 
 
@@ -128,7 +132,9 @@ def read(checkout: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ManifestError(f"cannot be read: {error.strerror or error}", path=PATH, fix="see that it can be read") from error
+        raise ManifestError(
+            f"cannot be read: {error.strerror or error}", path=PATH, fix="see that it can be read"
+        ) from error
     return decode(data)
 
 

@@ -24,5 +24,8 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
 
 
 SEAM = Seam(
-    "mhc-splits", "deepinfer/model_executor/models/v4_modules/mhc_ops.py", "mHC's single-split reduction", python_edits(_edits)
+    "mhc-splits",
+    "deepinfer/model_executor/models/v4_modules/mhc_ops.py",
+    "mHC's single-split reduction",
+    python_edits(_edits),
 )

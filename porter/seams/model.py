@@ -60,7 +60,10 @@ class FileChange:
         """Unified diff; "" where nothing changes."""
         if self.before == self.after:
             return ""
-        old, new = ([] if side is None else side.decode("utf-8", "replace").splitlines(keepends=True) for side in (self.before, self.after))
+        old, new = (
+            [] if side is None else side.decode("utf-8", "replace").splitlines(keepends=True)
+            for side in (self.before, self.after)
+        )
         lines = difflib.unified_diff(
             old,
             new,

@@ -20,4 +20,6 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
     )
 
 
-SEAM = Seam("numa-binding", "deep_cluster/topology/bind.py", "no binding for a device without a NUMA node", python_edits(_edits))
+SEAM = Seam(
+    "numa-binding", "deep_cluster/topology/bind.py", "no binding for a device without a NUMA node", python_edits(_edits)
+)

@@ -13,12 +13,16 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
     tag = source.function("_so_platform_tag", parameters=[])
     known = source.one(
         source.all(
-            tag, cst.Tuple, m.Tuple(elements=[m.Element(m.SimpleString('"nvidia"')), m.Element(m.SimpleString('"ascend"'))])
+            tag,
+            cst.Tuple,
+            m.Tuple(elements=[m.Element(m.SimpleString('"nvidia"')), m.Element(m.SimpleString('"ascend"'))]),
         ),
         'the tuple ("nvidia", "ascend")',
         tag,
     )
-    extends_path = m.If(body=m.IndentedBlock(body=[m.SimpleStatementLine(body=[m.Expr(m.Call(func=_append_to_path()))])]))
+    extends_path = m.If(
+        body=m.IndentedBlock(body=[m.SimpleStatementLine(body=[m.Expr(m.Call(func=_append_to_path()))])])
+    )
     search = source.one(
         source.top_level(cst.If, extends_path),
         "an if that appends the extension's folder to __path__",
@@ -42,4 +46,9 @@ def _append_to_path() -> m.Attribute:
     return m.Attribute(value=m.Name("__path__"), attr=m.Name("append"))
 
 
-SEAM = Seam("package-init", "deepinfer/__init__.py", "extension folder tag, basic-mode defaults, vendor path", python_edits(_edits))
+SEAM = Seam(
+    "package-init",
+    "deepinfer/__init__.py",
+    "extension folder tag, basic-mode defaults, vendor path",
+    python_edits(_edits),
+)

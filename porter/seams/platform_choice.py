@@ -8,6 +8,7 @@ from porter.seams.pysource import PythonSource, python_edits
 
 def _edits(source: PythonSource) -> tuple[Edit, ...]:
     base = source.class_("Platform")
+    source.require_absent("is_neuron", base)
     is_npu = source.function("is_npu", base, ["self"])
     choice = source.function("get_platform", parameters=[])
     source.require_names(choice, ["accelerator_kind", "PlatformNPU", "PlatformGPU"])
@@ -35,4 +36,9 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
     )
 
 
-SEAM = Seam("platform-choice", "deepinfer/platform.py", "is_neuron on every platform; get_platform() may choose Neuron", python_edits(_edits))
+SEAM = Seam(
+    "platform-choice",
+    "deepinfer/platform.py",
+    "is_neuron on every platform; get_platform() may choose Neuron",
+    python_edits(_edits),
+)

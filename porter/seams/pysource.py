@@ -36,7 +36,9 @@ class PythonSource:
         except (TypeError, RecursionError, UnicodeError, SyntaxError) as error:
             raise AnchorError(1, "a Python file", f"{type(error).__name__}: {error}") from error
         if module.encoding.lower().replace("_", "-") != "utf-8" or module.bytes != data[self._shift :]:
-            raise AnchorError(1, "a UTF-8 file with one kind of line end", f"encoding {module.encoding}, or mixed line ends")
+            raise AnchorError(
+                1, "a UTF-8 file with one kind of line end", f"encoding {module.encoding}, or mixed line ends"
+            )
         wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
         self.module = wrapper.module
         self._spans = wrapper.resolve(ByteSpanPositionProvider)
@@ -73,7 +75,9 @@ class PythonSource:
         """The class ``name`` directly in ``within`` (the module by default)."""
         return self._named(cst.ClassDef, "class", name, within)
 
-    def function(self, name: str, within: Scope | None = None, parameters: Sequence[str] | None = None) -> cst.FunctionDef:
+    def function(
+        self, name: str, within: Scope | None = None, parameters: Sequence[str] | None = None
+    ) -> cst.FunctionDef:
         """The function ``name`` directly in ``within``, with exactly these parameter names where they are given."""
         node = self._named(cst.FunctionDef, "function", name, within)
         if parameters is not None:
@@ -85,7 +89,9 @@ class PythonSource:
                 )
         return node
 
-    def _named[T: (cst.ClassDef, cst.FunctionDef)](self, kind: type[T], word: str, name: str, within: Scope | None) -> T:
+    def _named[T: (cst.ClassDef, cst.FunctionDef)](
+        self, kind: type[T], word: str, name: str, within: Scope | None
+    ) -> T:
         scope = self.module if within is None else within
         candidates = [node for node in self.statements(scope) if isinstance(node, kind)]
         for node in candidates:
@@ -149,7 +155,10 @@ class PythonSource:
         found = [
             node
             for node in self.statements(self.module)
-            if isinstance(node, cst.ImportFrom) and node.module is not None and self.text(node.module) == module and not node.relative
+            if isinstance(node, cst.ImportFrom)
+            and node.module is not None
+            and self.text(node.module) == module
+            and not node.relative
         ]
         node = self.one(found, f"from {module} import ...", self.module)
         if isinstance(node.names, cst.ImportStar):
@@ -165,6 +174,12 @@ class PythonSource:
                 self.line(scope), f"function {scope.name.value} to use {', '.join(missing)}", "a body that does not"
             )
 
+    def require_absent(self, name: str, within: Scope) -> None:
+        """Raise AnchorError where ``within`` already defines ``name``: upstream has something of its own there."""
+        for node in self.statements(within):
+            if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.name.value == name:
+                raise AnchorError(self.line(node), f"no {name} in {self._title(within)}", "one of upstream's own")
+
     def require_fields(self, scope: cst.ClassDef, names: Iterable[str]) -> None:
         """Raise AnchorError unless class ``scope`` declares each of ``names`` with an annotation."""
         declared = {
@@ -174,7 +189,9 @@ class PythonSource:
         }
         missing = [name for name in names if name not in declared]
         if missing:
-            raise AnchorError(self.line(scope), f"class {scope.name.value} with {', '.join(missing)}", "a class without")
+            raise AnchorError(
+                self.line(scope), f"class {scope.name.value} with {', '.join(missing)}", "a class without"
+            )
 
     def require_import(self, name: str) -> None:
         """Raise AnchorError unless the module's top level binds ``name`` by a from-import."""
@@ -191,7 +208,9 @@ class PythonSource:
     def at_body_start(self, function: cst.FunctionDef, code: str) -> Edit:
         """``code`` as the function's first statements, after its docstring."""
         if not isinstance(function.body, cst.IndentedBlock) or not function.body.body:
-            raise AnchorError(self.line(function), f"function {function.name.value} with an indented body", "a body on one line")
+            raise AnchorError(
+                self.line(function), f"function {function.name.value} with an indented body", "a body on one line"
+            )
         first = function.body.body[0]
         if function.get_docstring() is not None:
             if len(function.body.body) > 1 and isinstance(first, cst.SimpleStatementLine) and len(first.body) == 1:

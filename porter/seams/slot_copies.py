@@ -37,4 +37,6 @@ def _edits(source: CppSource) -> tuple[Edit, ...]:
     )
 
 
-SEAM = Seam("slot-copies", "csrc/engine/scheduler.hpp", "slot copies and zeroing through tensor views", cpp_edits(_edits))
+SEAM = Seam(
+    "slot-copies", "csrc/engine/scheduler.hpp", "slot copies and zeroing through tensor views", cpp_edits(_edits)
+)

@@ -26,4 +26,9 @@ def _edits(source: PythonSource) -> tuple[Edit, ...]:
     )
 
 
-SEAM = Seam("worker-threads", "deepinfer/worker/base.py", "thread counts that fit the machine; no CUDA allocator settings", python_edits(_edits))
+SEAM = Seam(
+    "worker-threads",
+    "deepinfer/worker/base.py",
+    "thread counts that fit the machine; no CUDA allocator settings",
+    python_edits(_edits),
+)

@@ -23,13 +23,17 @@ def locked(checkout: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise BusyError("another porter works on this checkout", path=str(checkout), fix="wait for it to end") from error
+            raise BusyError(
+                "another porter works on this checkout", path=str(checkout), fix="wait for it to end"
+            ) from error
         yield
     finally:
         os.close(handle)
 
 
-def write(checkout: Path, changes: Sequence[FileChange], during: manifest.Manifest, after: manifest.Manifest | None) -> None:
+def write(
+    checkout: Path, changes: Sequence[FileChange], during: manifest.Manifest, after: manifest.Manifest | None
+) -> None:
     """Do ``changes``; the manifest says ``during`` while they happen and ``after`` when they are done (None: gone).
 
     Raises TreeError where the file system refuses; what was changed until then is put back.

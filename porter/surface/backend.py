@@ -14,7 +14,17 @@ from typing import Literal
 from porter.config import VENDOR_PACKAGES
 from porter.errors import SourceError
 from porter.surface.link import Linker
-from porter.surface.model import CallSite, ClassFacts, Export, FunctionFacts, ImportFacts, Module, ModuleFacts, Surface, Symbol
+from porter.surface.model import (
+    CallSite,
+    ClassFacts,
+    Export,
+    FunctionFacts,
+    ImportFacts,
+    Module,
+    ModuleFacts,
+    Surface,
+    Symbol,
+)
 from porter.surface.namespace import Definition, Foreign, LoadedModule, ModuleReference, Program, Resolved
 
 PACKAGE = "deepinfer"
@@ -54,7 +64,9 @@ def link_backend(root: Path, facts: Mapping[str, ModuleFacts], backend: Backend)
     package = f"{OPERATORS}.{backend}"
     inside = [module for module in _below(program, package) if module.name != package]
     if not inside:
-        raise SourceError(f"holds no kernel backend {backend!r}", path=package.replace(".", "/"), fix="check the source of deepinfer")
+        raise SourceError(
+            f"holds no kernel backend {backend!r}", path=package.replace(".", "/"), fix="check the source of deepinfer"
+        )
     linker = Linker(f"tilelang_ops.{backend}", program, {})
     taken: dict[str, tuple[Resolved, str]] = {}
     exports: dict[str, list[Export]] = {}
@@ -72,7 +84,9 @@ def link_backend(root: Path, facts: Mapping[str, ModuleFacts], backend: Backend)
             identity = linker.want(found, f"{module.name}.{name}")
             if identity is not None and identity != f"{module.name}.{name}":
                 exports.setdefault(module.name, []).append(Export(name, _short(identity)))
-    return _surface(linker, [program.modules[package], *inside] if package in program.modules else inside, exports, set(taken))
+    return _surface(
+        linker, [program.modules[package], *inside] if package in program.modules else inside, exports, set(taken)
+    )
 
 
 def link_references(root: Path, facts: Mapping[str, ModuleFacts]) -> Surface:
@@ -87,7 +101,11 @@ def link_references(root: Path, facts: Mapping[str, ModuleFacts]) -> Surface:
     for module in modules:
         for name, binding in module.names.items():
             target = binding.target
-            if not name.endswith(REFERENCE_SUFFIX) or not isinstance(target, Definition) or target.module != module.name:
+            if (
+                not name.endswith(REFERENCE_SUFFIX)
+                or not isinstance(target, Definition)
+                or target.module != module.name
+            ):
                 continue
             if isinstance(target.fact, FunctionFacts):
                 linker.want(Resolved(target), f"{module.name}.{name}")
@@ -104,7 +122,9 @@ def engine_uses(root: Path, facts: Mapping[str, ModuleFacts]) -> tuple[EngineUse
     program = Program(PACKAGE, facts)
     found: dict[EngineUse, None] = {}
     for module in program.modules.values():
-        backend = module.name.startswith(OPERATORS + ".") and (module.is_package or module.name.count(".") > OPERATORS.count(".") + 1)
+        backend = module.name.startswith(OPERATORS + ".") and (
+            module.is_package or module.name.count(".") > OPERATORS.count(".") + 1
+        )
         if not backend and module.name.rpartition(".")[2] != "conftest":
             for use in _uses(program, module):
                 found[use] = None
@@ -126,13 +146,21 @@ def engine_imports(root: Path, facts: Mapping[str, ModuleFacts]) -> tuple[str, .
 def _below(program: Program, package: str) -> list[LoadedModule]:
     """The package and the modules directly in it, sorted by name."""
     return sorted(
-        (module for module in program.modules.values() if module.name == package or module.name.rpartition(".")[0] == package),
+        (
+            module
+            for module in program.modules.values()
+            if module.name == package or module.name.rpartition(".")[0] == package
+        ),
         key=lambda module: module.name,
     )
 
 
 def _interfaces(program: Program) -> list[LoadedModule]:
-    return [module for module in _below(program, OPERATORS) if not module.is_package and not module.name.endswith(".conftest")]
+    return [
+        module
+        for module in _below(program, OPERATORS)
+        if not module.is_package and not module.name.endswith(".conftest")
+    ]
 
 
 def _factories(program: Program, module: LoadedModule) -> Iterator[tuple[str, Resolved]]:
@@ -145,7 +173,9 @@ def _factories(program: Program, module: LoadedModule) -> Iterator[tuple[str, Re
             yield name, found
 
 
-def _surface(linker: Linker, modules: Iterable[LoadedModule], exports: Mapping[str, list[Export]], factories: set[str]) -> Surface:
+def _surface(
+    linker: Linker, modules: Iterable[LoadedModule], exports: Mapping[str, list[Export]], factories: set[str]
+) -> Surface:
     shown = [_short_symbol(symbol) for symbol in linker.symbols()]
     notes = list(linker.opaque)
     rows = []
@@ -182,7 +212,10 @@ def _short(name: str) -> str:
 
 def _short_symbol(symbol: Symbol) -> Symbol:
     return replace(
-        symbol, id=_short(symbol.id), module=_short(symbol.module), aliases=tuple(_short(alias) for alias in symbol.aliases)
+        symbol,
+        id=_short(symbol.id),
+        module=_short(symbol.module),
+        aliases=tuple(_short(alias) for alias in symbol.aliases),
     )
 
 

@@ -11,7 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from porter.surface.digest import combine
-from porter.surface.model import BindingFacts, ClassFacts, ConstantFacts, Contract, FunctionFacts, KernelArgument, Signature
+from porter.surface.model import (
+    BindingFacts,
+    ClassFacts,
+    ConstantFacts,
+    Contract,
+    FunctionFacts,
+    KernelArgument,
+    Signature,
+)
 from porter.surface.namespace import (
     Definition,
     ExtensionName,
@@ -55,7 +63,8 @@ class Bodies:
         self._full: dict[int, str] = {}
         self.extension_names: set[ExtensionName] = set()
         for module in program.modules.values():
-            for fact in (*module.facts.functions, *module.facts.constants, *module.facts.classes):
+            facts: tuple[Fact, ...] = (*module.facts.functions, *module.facts.constants, *module.facts.classes)
+            for fact in facts:
                 self._add(module.name, fact)
             for name in module.facts.references:
                 self._seen(program.resolve(module.name, name, history=True))
@@ -76,7 +85,9 @@ class Bodies:
 
     def uses(self, module: str, names: Iterable[str]) -> str:
         """Digest of what ``names`` stand for in ``module``, for a body that is no definition of its own."""
-        references = [self._reference(name, self._program.resolve(module, name, history=True)) for name in sorted(names)]
+        references = [
+            self._reference(name, self._program.resolve(module, name, history=True)) for name in sorted(names)
+        ]
         return combine([self._text(reference, self._full) for reference in references if reference is not None])
 
     # Nodes
@@ -85,26 +96,34 @@ class Bodies:
         references = tuple(self._references(module, fact, owners))
         if isinstance(fact, ClassFacts):
             inside = (*owners, fact)
-            for member in (*fact.methods, *fact.classes, *fact.attributes):
+            for member in members_of(fact):
                 self._add(module, member, inside)
             own = self._class_digest(fact)
             table = dict(references)
-            for member in (*fact.methods, *fact.classes):
+            for member in members_of(fact):
                 # Own members are part of the class already; what they use outside is not.
-                table.update({name: targets for name, targets in self._nodes[id(member)].references if not name.startswith("self.")})
+                table.update(
+                    {
+                        name: targets
+                        for name, targets in self._nodes[id(member)].references
+                        if not name.startswith("self.")
+                    }
+                )
             self._nodes[id(fact)] = _Node(own, combine([own, _call_text(fact)]), tuple(sorted(table.items())))
             return
         self._nodes[id(fact)] = _Node(fact.digest, combine([fact.digest, _call_text(fact)]), references)
 
     def _class_digest(self, fact: ClassFacts) -> str:
         parts = [fact.digest]
-        for member in sorted((*fact.methods, *fact.classes, *fact.attributes), key=lambda one: (one.name, one.line)):
+        for member in sorted(members_of(fact), key=lambda one: (one.name, one.line)):
             parts += [member.name, self._nodes[id(member)].own]
             if isinstance(member, ConstantFacts) or member.name.startswith("_"):
                 parts.append(_call_text(member))
         return combine(parts)
 
-    def _references(self, module: str, fact: Fact, owners: tuple[ClassFacts, ...]) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    def _references(
+        self, module: str, fact: Fact, owners: tuple[ClassFacts, ...]
+    ) -> Iterator[tuple[str, tuple[str | int, ...]]]:
         local = dict(fact.local_imports) if isinstance(fact, FunctionFacts) else None
         for name in fact.references:
             if owners and name.startswith("self."):
@@ -117,13 +136,17 @@ class Bodies:
                 yield found
 
     def _member(self, module: str, owner: ClassFacts, name: str, depth: int = 0) -> Fact | None:
-        for member in (*reversed(owner.methods), *reversed(owner.attributes), *owner.classes):
+        for member in reversed(members_of(owner)):
             if member.name == name:
                 return member
         for base in owner.bases if depth < 20 else ():
             if base.keyword is None:
                 found = self._program.resolve(module, base.text, history=True)
-                if found is not None and isinstance(found.target, Definition) and isinstance(found.target.fact, ClassFacts):
+                if (
+                    found is not None
+                    and isinstance(found.target, Definition)
+                    and isinstance(found.target.fact, ClassFacts)
+                ):
                     inherited = self._member(found.target.module, found.target.fact, name, depth + 1)
                     if inherited is not None:
                         return inherited
@@ -175,7 +198,9 @@ class Bodies:
 
     def _text(self, reference: tuple[str, tuple[str | int, ...]], digests: Mapping[int, str]) -> str:
         name, targets = reference
-        return " ".join([name, *(digests.get(target, "recursive") if isinstance(target, int) else target for target in targets)])
+        return " ".join(
+            [name, *(digests.get(target, "recursive") if isinstance(target, int) else target for target in targets)]
+        )
 
     def _close(self, component: list[int]) -> None:
         """Digest definitions that refer to each other; all that they refer to beyond is digested already."""
@@ -199,6 +224,11 @@ class Bodies:
         for key in component:
             self._bodies[key] = combine([self._nodes[key].own, labels[key], everything])
         self._full.update({key: combine([labels[key], everything]) for key in component})
+
+
+def members_of(fact: ClassFacts) -> tuple[Fact, ...]:
+    """All that a class's body defines."""
+    return (*fact.classes, *fact.attributes, *fact.methods)
 
 
 def signature_label(signature: Signature | None) -> str:
@@ -276,4 +306,9 @@ def _components(nodes: Mapping[int, _Node]) -> Iterator[list[int]]:
 
 
 def _edges(nodes: Mapping[int, _Node], key: int) -> Iterator[int]:
-    return (target for _, targets in nodes[key].references for target in targets if isinstance(target, int) and target in nodes)
+    return (
+        target
+        for _, targets in nodes[key].references
+        for target in targets
+        if isinstance(target, int) and target in nodes
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
@@ -20,14 +20,18 @@ def call_sites(module: cst.Module, line_of: Callable[[cst.CSTNode], int]) -> tup
 
     A factory is called as ``ops.xxx_tl(...)``, under a local name bound to ``ops.xxx_tl``, or under an imported name that
     ends in ``_tl``. Its kernel is called at once (``ops.xxx_tl(...)(x)``), through a local name, or bound with ``partial``;
-    a factory call whose kernel is called several times gives one site a kernel call.
+    a factory call whose kernel is called several times gives one site a kernel call. Attributes that the function sets on
+    the factory (``ops.xxx_tl.pass_configs[KEY] = True``), itself or through a helper of the module that it hands the factory
+    to, stand with each of its sites; a function that only sets some has one site with nothing else.
     """
     found: list[CallSite] = []
     imported = frozenset(_imported(module))
     if not imported:
         return ()
-    for name, function in _functions(module.body, ""):
-        found.extend(_Function(name, imported, line_of).sites(function))
+    functions = list(_functions(module.body, ""))
+    helpers = {name: function for name, function in functions if "." not in name}
+    for name, function in functions:
+        found.extend(_Function(name, imported, helpers, line_of).sites(function))
     return tuple(found)
 
 
@@ -55,21 +59,38 @@ def _functions(body: object, prefix: str) -> Iterator[tuple[str, cst.FunctionDef
 class _Function(cst.CSTVisitor):
     """One function's factory calls. Names are followed in order of appearance, branches one after the other."""
 
-    def __init__(self, name: str, imported: frozenset[str], line_of: Callable[[cst.CSTNode], int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        imported: frozenset[str],
+        helpers: Mapping[str, cst.FunctionDef],
+        line_of: Callable[[cst.CSTNode], int],
+    ) -> None:
         self.name = name
+        self.helpers = helpers
         self.line_of = line_of
         self.factories: dict[str, str] = {bound: bound for bound in imported if bound != DISPATCHER}
         self.kernels: dict[str, cst.Call] = {}
         self.calls: list[cst.Call] = []
         self.called: dict[cst.Call, list[tuple[Argument, ...]]] = {}
+        self.set: dict[str, list[Argument]] = {}
+        self.set_at: dict[str, cst.CSTNode] = {}
 
     def sites(self, function: cst.FunctionDef) -> Iterator[CallSite]:
         function.body.visit(self)
         for call in self.calls:
             factory = self.factory(call.func)
             assert factory is not None
-            for kernel_arguments in self.called.get(call) or [None]:
-                yield CallSite(factory, self.name, self.line_of(call), _arguments(call), kernel_arguments)
+            attributes = tuple(self.set.get(factory, ()))
+            kernel_calls: Sequence[tuple[Argument, ...] | None] = self.called.get(call) or (None,)
+            for kernel_arguments in kernel_calls:
+                yield CallSite(factory, self.name, self.line_of(call), _arguments(call), kernel_arguments, attributes)
+        called = {self.factory(call.func) for call in self.calls}
+        for factory, attributes_alone in self.set.items():
+            if factory not in called:
+                yield CallSite(
+                    factory, self.name, self.line_of(self.set_at[factory]), attributes=tuple(attributes_alone)
+                )
 
     def factory(self, node: cst.BaseExpression) -> str | None:
         """The factory's name when an expression is one."""
@@ -85,6 +106,8 @@ class _Function(cst.CSTVisitor):
         for target in node.targets:
             if isinstance(target.target, cst.Name):
                 self.bind(target.target.value, node.value)
+            elif (found := _setting(target.target, self.factory)) is not None:
+                self.sets(found[0], Argument(text_of(node.value), found[1]), node)
 
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
         if isinstance(node.target, cst.Name) and node.value is not None:
@@ -93,6 +116,26 @@ class _Function(cst.CSTVisitor):
     def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
         if isinstance(node.target, cst.Name):
             self.bind(node.target.value, node.value)
+
+    def sets(self, factory: str, attribute: Argument, node: cst.CSTNode) -> None:
+        self.set.setdefault(factory, []).append(attribute)
+        self.set_at.setdefault(factory, node)
+
+    def handed(self, node: cst.Call) -> None:
+        """A factory handed to one of the module's own functions, which may set attributes on it."""
+        helper = self.helpers.get(dotted(node.func) or "")
+        for index, argument in enumerate(node.args):
+            factory = self.factory(argument.value)
+            if helper is None or factory is None or argument.star:
+                continue
+            params = [param.name.value for param in (*helper.params.posonly_params, *helper.params.params)]
+            name = (
+                argument.keyword.value
+                if argument.keyword is not None
+                else params[index] if index < len(params) else None
+            )
+            for attribute in _Settings.of(helper, name) if name is not None else ():
+                self.sets(factory, attribute, node)
 
     def bind(self, name: str, value: cst.BaseExpression) -> None:
         factory = self.factory(value)
@@ -106,6 +149,7 @@ class _Function(cst.CSTVisitor):
     def visit_Call(self, node: cst.Call) -> None:
         if self.factory(node.func) is not None:
             self.calls.append(node)
+        self.handed(node)
         kernel = self.kernel(node.func)
         if kernel is not None:
             self.called.setdefault(kernel, []).append(_arguments(node))
@@ -120,4 +164,47 @@ class _Function(cst.CSTVisitor):
 
 
 def _arguments(call: cst.Call) -> tuple[Argument, ...]:
-    return tuple(Argument(arg.star + text_of(arg.value), arg.keyword.value if arg.keyword is not None else None) for arg in call.args)
+    return tuple(
+        Argument(arg.star + text_of(arg.value), arg.keyword.value if arg.keyword is not None else None)
+        for arg in call.args
+    )
+
+
+def _setting(target: cst.BaseExpression, factory: Callable[[cst.BaseExpression], str | None]) -> tuple[str, str] | None:
+    """(factory, what of it) for ``factory.pass_configs[KEY]`` and ``factory.flag`` as targets of an assignment."""
+    path = ""
+    while True:
+        if isinstance(target, cst.Subscript):
+            path = f"[{', '.join(text_of(element) for element in target.slice)}]{path}"
+            target = target.value
+        elif isinstance(target, cst.Attribute):
+            path = f".{target.attr.value}{path}"
+            target = target.value
+        else:
+            return None
+        found = factory(target)
+        if found is not None:
+            return found, path.removeprefix(".")
+
+
+class _Settings(cst.CSTVisitor):
+    """What a function sets on one of its parameters."""
+
+    def __init__(self, parameter: str) -> None:
+        self.parameter = parameter
+        self.found: list[Argument] = []
+
+    @classmethod
+    def of(cls, function: cst.FunctionDef, parameter: str) -> list[Argument]:
+        settings = cls(parameter)
+        function.body.visit(settings)
+        return settings.found
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        for target in node.targets:
+            found = _setting(
+                target.target,
+                lambda value: value.value if isinstance(value, cst.Name) and value.value == self.parameter else None,
+            )
+            if found is not None:
+                self.found.append(Argument(text_of(node.value), found[1]))

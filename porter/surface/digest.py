@@ -16,7 +16,6 @@ from functools import cache
 import libcst as cst
 
 from porter.surface.sketch import SKETCH
-
 from porter.surface.text import literal, string_parts, string_value
 
 # Fields that hold layout, never meaning.
@@ -71,7 +70,9 @@ def _digest(tokens: Iterable[str]) -> str:
 def fingerprint(*nodes: cst.CSTNode | None, skip: Collection[cst.CSTNode] = (), salt: str = "") -> tuple[str, str]:
     """``digest_of`` and, from the same walk, a similarity sketch (see ``sketch.py``)."""
     out = _tokens(nodes, skip, salt)
-    tokens = [token.encode("utf-8", "surrogatepass") for token in out if token not in ("[", "]", "{", "}", ";", "-", "?")]
+    tokens = [
+        token.encode("utf-8", "surrogatepass") for token in out if token not in ("[", "]", "{", "}", ";", "-", "?")
+    ]
     shingles = {zlib.crc32(b"\x00".join(tokens[i : i + _SHINGLE])) for i in range(max(0, len(tokens) - _SHINGLE + 1))}
     return _digest(out), "".join(f"{value:08x}" for value in sorted(shingles)[:SKETCH])
 

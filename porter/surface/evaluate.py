@@ -32,7 +32,9 @@ class NameList:
 # What a dotted name (or ``dir()``, ``globals()``) stands for: one string, several, or None when it is not known.
 Follow = Callable[[str], "str | NameList | None"]
 
-_TRANSPARENT = frozenset({"list", "tuple", "set", "frozenset", "reversed", "dict.fromkeys", "OrderedDict.fromkeys", "iter"})
+_TRANSPARENT = frozenset(
+    {"list", "tuple", "set", "frozenset", "reversed", "dict.fromkeys", "OrderedDict.fromkeys", "iter"}
+)
 _NAMESPACES = frozenset({"dir()", "globals()", "vars()", "locals()"})
 
 
@@ -53,14 +55,16 @@ class _Evaluation:
             return value
         return NameList((), (text_of(node),))
 
-    def value(self, node: cst.BaseExpression) -> str | NameList | None:  # noqa: PLR0911 - one return an expression kind
+    def value(self, node: cst.BaseExpression) -> str | NameList | None:
         match node:
             case cst.SimpleString() | cst.ConcatenatedString():
                 return string_value(node)
             case cst.FormattedString():
                 return self._formatted(node)
             case cst.List() | cst.Tuple() | cst.Set():
-                return self._elements([(element.value, isinstance(element, cst.StarredElement)) for element in node.elements])
+                return self._elements(
+                    [(element.value, isinstance(element, cst.StarredElement)) for element in node.elements]
+                )
             case cst.Dict():
                 return self._elements(
                     [(e.key, False) if isinstance(e, cst.DictElement) else (e.value, True) for e in node.elements]
@@ -170,7 +174,7 @@ class _Evaluation:
                 names.append(value)
         return NameList(tuple(names), tuple(unknown))
 
-    def holds(self, node: cst.BaseExpression) -> bool | None:  # noqa: PLR0911 - one return a kind of condition
+    def holds(self, node: cst.BaseExpression) -> bool | None:
         """Truth of a condition on the strings at hand, None when it cannot be told."""
         match node:
             case cst.UnaryOperation(operator=cst.Not()):
@@ -192,7 +196,9 @@ class _Evaluation:
                 if not all(isinstance(one, str) for one in parts):
                     return None
                 prefixes = tuple(one for one in parts if isinstance(one, str))
-                return {"startswith": value.startswith, "endswith": value.endswith}.get(method.attr.value, lambda _: None)(prefixes)
+                return {"startswith": value.startswith, "endswith": value.endswith}.get(
+                    method.attr.value, lambda _: None
+                )(prefixes)
             case _:
                 return None
 

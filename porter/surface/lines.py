@@ -6,13 +6,13 @@ libcst's own position provider does the same at four times the cost, because it 
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
 _NEWLINE = re.compile(r"\r\n?|\n")
-_NOTHING: AbstractContextManager[None] = nullcontext()
+_NOTHING = nullcontext()
 
 
 class _Counter(CodegenState):
@@ -33,10 +33,11 @@ class _Counter(CodegenState):
     def before_codegen(self, node: cst.CSTNode) -> None:
         self.lines[id(node)] = self.line
 
-    def record_syntactic_position(
+    def record_syntactic_position(  # type: ignore[override]
         self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
-    ) -> AbstractContextManager[None]:
-        # Called past the comments, blank lines and decorators that libcst counts as part of the node.
+    ) -> nullcontext[None]:
+        # Called past the comments, blank lines and decorators that libcst counts as part of the node. One context object
+        # serves all calls, where libcst makes a generator each.
         self.lines[id(node)] = self.line
         return _NOTHING
 
@@ -52,6 +53,6 @@ class Lines:
         """Line of ``node``; 1 for a node that is not part of the module."""
         if self._lines is None:
             counter = _Counter(self._module)
-            self._module._codegen(counter)  # noqa: SLF001 - what Module.code does, with another state
+            self._module._codegen(counter)
             self._lines = counter.lines
         return self._lines.get(id(node), 1)

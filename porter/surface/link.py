@@ -16,6 +16,8 @@ from pathlib import Path
 
 from porter.surface import flow
 from porter.surface.bodies import Bodies
+from porter.surface.constructors import constructor
+from porter.surface.digest import combine
 from porter.surface.model import (
     BindingFacts,
     ClassFacts,
@@ -26,7 +28,6 @@ from porter.surface.model import (
     FunctionFacts,
     Module,
     ModuleFacts,
-    Parameter,
     ParameterKind,
     Signature,
     Surface,
@@ -51,7 +52,9 @@ type Bindings = Mapping[str, Sequence[BindingFacts]]
 # Methods that Python calls by itself and whose presence says nothing of how an object is used.
 _TRIVIAL = frozenset({"__repr__", "__del__", "__dir__", "__sizeof__"})
 # Module attributes that a package's own code sets for Python or for tools, not for callers.
-_PRIVATE_DUNDERS = frozenset({"__all__", "__path__", "__doc__", "__getattr__", "__dir__", "__file__", "__spec__", "__loader__"})
+_PRIVATE_DUNDERS = frozenset(
+    {"__all__", "__path__", "__doc__", "__getattr__", "__dir__", "__file__", "__spec__", "__loader__"}
+)
 _SUFFIXES = (".so", ".pyd", ".pyi")
 _KINDS = {
     "function": SymbolKind.FUNCTION,
@@ -159,7 +162,9 @@ class Linker:
         """Extension modules and the submodules made inside them."""
         found = set(self.program.extensions)
         for module, rows in bindings.items():
-            found.update(".".join(part for part in (module, row.scope, row.name) if part) for row in rows if row.kind == "module")
+            found.update(
+                ".".join(part for part in (module, row.scope, row.name) if part) for row in rows if row.kind == "module"
+            )
         for path in self.table:
             owner = path.rpartition(".")[0]
             while owner and owner not in self.table and owner not in found:
@@ -196,7 +201,9 @@ class Linker:
         ]
         for symbol in rows:
             if symbol.contract is not None:
-                self.opaque += [f"{symbol.path}:{symbol.line}: {symbol.qualname}: {note}" for note in symbol.contract.opaque]
+                self.opaque += [
+                    f"{symbol.path}:{symbol.line}: {symbol.qualname}: {note}" for note in symbol.contract.opaque
+                ]
         return tuple(sorted(rows, key=lambda symbol: symbol.id))
 
     def _note_constructs(self) -> None:
@@ -206,7 +213,9 @@ class Linker:
                 self.opaque.append(f"{module.path}:{line}: {what}")
             exports = self.program.exports(module.name)
             if exports is not None and not exports.complete:
-                self.opaque.append(f"{module.path}:{module.facts.exports_line or 1}: __all__ also takes {', '.join(exports.unknown)}")
+                self.opaque.append(
+                    f"{module.path}:{module.facts.exports_line or 1}: __all__ also takes {', '.join(exports.unknown)}"
+                )
 
     # What a module offers
 
@@ -215,7 +224,9 @@ class Linker:
         loaded = self.program.modules[module]
         exports = self.program.exports(module)
         if exports is not None:
-            names = list(dict.fromkeys([*exports.names, *(() if exports.complete else self.program.likely_names(loaded))]))
+            names = list(
+                dict.fromkeys([*exports.names, *(() if exports.complete else self.program.likely_names(loaded))])
+            )
             return names + [name for name in ("__version__",) if name in loaded.names and name not in names], True
         return [name for name in loaded.names if _is_public_name(name, loaded.names[name])], False
 
@@ -251,17 +262,27 @@ class Linker:
             return False
         if not any(guard.startswith(("for ", "while ")) for guard in target.fact.guard.split(" / ")):
             return False
-        self.opaque.append(f"{self.program.modules[module].path}:{target.fact.line}: {name} is bound in a loop and is left out")
+        self.opaque.append(
+            f"{self.program.modules[module].path}:{target.fact.line}: {name} is bound in a loop and is left out"
+        )
         return True
 
     def _note_branches(self, module: str, name: str, binding: Binding) -> None:
-        facts = [target.fact for target in (binding.target, *binding.others) if isinstance(target, Definition) and target.module == module]
+        facts = [
+            target.fact
+            for target in (binding.target, *binding.others)
+            if isinstance(target, Definition) and target.module == module
+        ]
         signatures = {fact.signature for fact in facts if isinstance(fact, FunctionFacts)}
         if binding.origin == "define" and len(signatures) > 1:
             path = self.program.modules[module].path
-            self.opaque.append(f"{path}:{binding.line}: {name} is defined in several branches; the one on this line is taken")
+            self.opaque.append(
+                f"{path}:{binding.line}: {name} is defined in several branches; the one on this line is taken"
+            )
 
-    def _row(self, module: str, name: str, binding: Binding, path: str, *, offered: bool, listed: bool) -> _Shown | None:
+    def _row(
+        self, module: str, name: str, binding: Binding, path: str, *, offered: bool, listed: bool
+    ) -> _Shown | None:
         found = self.program.final(binding.target)
         target = found.target
         if isinstance(target, Unknown) and target.missing:
@@ -269,8 +290,10 @@ class Linker:
         if isinstance(target, Definition) and target.module == module and target.fact.name == name and not found.rest:
             self.want(Resolved(target), path)
             return None
-        if isinstance(binding.target, Definition) and binding.target.module == module and (
-            found.rest or isinstance(target, (Foreign, Unknown))
+        if (
+            isinstance(binding.target, Definition)
+            and binding.target.module == module
+            and (found.rest or isinstance(target, (Foreign, Unknown)))
         ):
             # An alias into something (``a = Class.method``) is a definition of its own.
             self.want(Resolved(binding.target), path)
@@ -305,7 +328,11 @@ class Linker:
             if known and not name.startswith("_"):
                 self.want(Resolved(ExtensionName(module, name)), f"{path}.{name}")
         for inner in sorted(self.submodules):
-            if inner.startswith(prefix) and "." not in inner[len(prefix) :] and not inner[len(prefix) :].startswith("_"):
+            if (
+                inner.startswith(prefix)
+                and "." not in inner[len(prefix) :]
+                and not inner[len(prefix) :].startswith("_")
+            ):
                 self._queue.append((inner, f"{path}.{inner[len(prefix) :]}"))
 
     # Identity
@@ -374,10 +401,16 @@ class Linker:
         target = found.target
         match target:
             case Definition():
-                return _Wanted(target.module, target.fact.line, list(self._definition(target.module, target.fact, identity, target.fact.name)))
+                return _Wanted(
+                    target.module,
+                    target.fact.line,
+                    list(self._definition(target.module, target.fact, identity, target.fact.name)),
+                )
             case ExtensionName():
                 binding = self.table.get(f"{target.module}.{target.name}")
-                return _Wanted(self._top(target)[0], binding.line if binding else 0, list(self._bound(identity, target, binding)))
+                return _Wanted(
+                    self._top(target)[0], binding.line if binding else 0, list(self._bound(identity, target, binding))
+                )
             case Unknown():
                 module = self.program.modules.get(target.module)
                 symbol = Symbol(
@@ -396,7 +429,9 @@ class Linker:
     def _definition(self, module: str, fact: Fact, identity: str, qualname: str) -> Iterator[Symbol]:
         match fact:
             case FunctionFacts():
-                yield self._function(module, fact, identity, qualname, SymbolKind.FACTORY if fact.factory else SymbolKind.FUNCTION)
+                yield self._function(
+                    module, fact, identity, qualname, SymbolKind.FACTORY if fact.factory else SymbolKind.FUNCTION
+                )
             case ClassFacts():
                 yield self._class(module, fact, identity, qualname)
                 yield from self._members(module, fact, identity, qualname)
@@ -446,64 +481,20 @@ class Linker:
             return None
         fact: Fact | None = found.target.fact
         for name in found.rest:
-            fact = next((one for one in reversed(fact.methods) if one.name == name), None) if isinstance(fact, ClassFacts) else None
+            fact = (
+                next((one for one in reversed(fact.methods) if one.name == name), None)
+                if isinstance(fact, ClassFacts)
+                else None
+            )
         return (found.target.module, fact.flow) if isinstance(fact, FunctionFacts) and fact.flow is not None else None
 
     def _class(self, module: str, fact: ClassFacts, identity: str, qualname: str) -> Symbol:
         return replace(
             self._symbol(module, fact, identity, qualname, SymbolKind.CLASS),
-            signature=self.constructor(module, fact),
+            signature=constructor(self.program, module, fact),
             bases=fact.bases,
             decorators=fact.decorators,
         )
-
-    def constructor(self, module: str, fact: ClassFacts, depth: int = 0) -> Signature | None:
-        """How a class is called, where its own source says so: ``__init__``, ``__new__`` or dataclass fields."""
-        for name in ("__init__", "__new__"):
-            for method in reversed(fact.methods):
-                if method.name == name:
-                    return Signature(method.signature.parameters[1:], None)
-        if is_dataclass(fact):
-            rows = list(self.fields(module, fact))
-            plain = [parameter for parameter in rows if parameter.kind is ParameterKind.POSITIONAL]
-            named = [parameter for parameter in rows if parameter.kind is ParameterKind.KEYWORD_ONLY]
-            return Signature((*plain, *named), None)
-        for base in fact.bases if depth < 20 else ():
-            if base.keyword is None:
-                found = self.program.resolve(module, base.text, history=True)
-                if found is not None and isinstance(found.target, Definition) and isinstance(found.target.fact, ClassFacts):
-                    return self.constructor(found.target.module, found.target.fact, depth + 1)
-        return None
-
-    def fields(self, module: str, fact: ClassFacts, depth: int = 0) -> Iterable[Parameter]:
-        """Parameters of a dataclass's ``__init__``, inherited ones first; a default of unknown value is ``...``."""
-        rows: dict[str, Parameter] = {}
-        for base in reversed(fact.bases) if depth < 20 else ():
-            found = self.program.resolve(module, base.text, history=True) if base.keyword is None else None
-            if found is not None and isinstance(found.target, Definition) and isinstance(found.target.fact, ClassFacts):
-                if is_dataclass(found.target.fact):
-                    rows.update({one.name: one for one in self.fields(found.target.module, found.target.fact, depth + 1)})
-        options = next((d.arguments or () for d in fact.decorators if d.name.rpartition(".")[2] == "dataclass"), ())
-        keyword_only = any(option.keyword == "kw_only" and option.text == "True" for option in options)
-        for attribute in fact.attributes:
-            annotation = attribute.annotation
-            if annotation is None or re.match(r"(typing\.)?ClassVar\b", annotation):
-                continue
-            if re.fullmatch(r"(dataclasses\.)?KW_ONLY", annotation):
-                keyword_only = True
-                continue
-            default: str | None = attribute.value or None
-            only = keyword_only
-            if default is not None and (call := re.match(r"(?:dataclasses\.)?field\((.*)\)$", default)):
-                if re.search(r"\binit=False\b", call[1]):
-                    rows.pop(attribute.name, None)
-                    continue
-                only = only or bool(re.search(r"\bkw_only=True\b", call[1]))
-                plain = re.search(r"\bdefault=([^,()]+)", call[1])
-                default = plain[1] if plain else "..." if "default" in call[1] else None
-            kind = ParameterKind.KEYWORD_ONLY if only else ParameterKind.POSITIONAL
-            rows[attribute.name] = Parameter(attribute.name, kind, default, annotation)
-        return rows.values()
 
     def _members(self, module: str, owner: ClassFacts, identity: str, qualname: str) -> Iterator[Symbol]:
         rows: dict[str, tuple[Fact, SymbolKind]] = {}
@@ -537,17 +528,32 @@ class Linker:
 
     def _constant(self, module: str, fact: ConstantFacts, identity: str, qualname: str) -> Symbol:
         symbol = self._symbol(module, fact, identity, qualname, SymbolKind.CONSTANT)
-        found = self.program.resolve(module, fact.value, history=True) if fact.value.replace(".", "").isidentifier() else None
+        found = (
+            self.program.resolve(module, fact.value, history=True)
+            if fact.value.replace(".", "").isidentifier()
+            else None
+        )
         applied = self._autograd(found)
         if applied is not None:
             return replace(symbol, kind=SymbolKind.FUNCTION, signature=applied, value=fact.value)
-        if found is not None and found.rest and isinstance(found.target, Definition) and isinstance(found.target.fact, ClassFacts):
+        if (
+            found is not None
+            and found.rest
+            and isinstance(found.target, Definition)
+            and isinstance(found.target.fact, ClassFacts)
+        ):
             member: Fact | None = found.target.fact
             for name in found.rest:
-                member = next((one for one in reversed(member.methods) if one.name == name), None) if isinstance(member, ClassFacts) else None
+                member = (
+                    next((one for one in reversed(member.methods) if one.name == name), None)
+                    if isinstance(member, ClassFacts)
+                    else None
+                )
             if isinstance(member, FunctionFacts):
                 bound = _method_kind([decorator.name for decorator in member.decorators]) is SymbolKind.CLASSMETHOD
-                signature = Signature(member.signature.parameters[1:] if bound else member.signature.parameters, member.signature.returns)
+                signature = Signature(
+                    member.signature.parameters[1:] if bound else member.signature.parameters, member.signature.returns
+                )
                 return replace(symbol, kind=SymbolKind.FUNCTION, signature=signature, value=fact.value, decorators=())
         guards = fact.guard.split(" / ")
         opaque = ""
@@ -562,14 +568,18 @@ class Linker:
         if found is None or found.rest != ("apply",) or not isinstance(found.target, Definition):
             return None
         owner = found.target.fact
-        if not isinstance(owner, ClassFacts) or not any(base.text.endswith("autograd.Function") for base in owner.bases):
+        if not isinstance(owner, ClassFacts) or not any(
+            base.text.endswith("autograd.Function") for base in owner.bases
+        ):
             return None
         forward = next((method for method in reversed(owner.methods) if method.name == "forward"), None)
         if forward is None:
             return None
         rows = forward.signature.parameters[1:]
         kinds = {ParameterKind.POSITIONAL: ParameterKind.POSITIONAL_ONLY}
-        return Signature(tuple(replace(row, kind=kinds.get(row.kind, row.kind)) for row in rows), forward.signature.returns)
+        return Signature(
+            tuple(replace(row, kind=kinds.get(row.kind, row.kind)) for row in rows), forward.signature.returns
+        )
 
     def _bound(self, identity: str, target: ExtensionName, binding: BindingFacts | None) -> Iterator[Symbol]:
         top = self._top(target)
@@ -580,7 +590,11 @@ class Linker:
         body = combine_binding(binding, self._rows_below(target))
         symbol = self._binding_symbol(identity, top[0], top[1], binding, body)
         if symbol.kind is SymbolKind.CLASS and symbol.signature is None:
-            made = [row for row in self._rows_below(target) if row.name == "__init__" and row.scope.rpartition(".")[2] == binding.name]
+            made = [
+                row
+                for row in self._rows_below(target)
+                if row.name == "__init__" and row.scope.rpartition(".")[2] == binding.name
+            ]
             symbol = replace(symbol, signature=made[0].signature if made else None)
         yield symbol
         for row in self._rows_below(target):
@@ -684,7 +698,14 @@ class Linker:
         for root in sorted(roots):
             binding = loaded.history.get(root)
             if binding is None or binding.origin not in ("import", "star"):
-                typed = next((fact for fact in reversed(loaded.facts.imports) if fact.bound == root and "TYPE_CHECKING" in fact.guard), None)
+                typed = next(
+                    (
+                        fact
+                        for fact in reversed(loaded.facts.imports)
+                        if fact.bound == root and "TYPE_CHECKING" in fact.guard
+                    ),
+                    None,
+                )
                 if binding is None and typed is not None:
                     path = self.program.absolute(module, typed.module)
                     if path is not None:
@@ -707,15 +728,12 @@ class Linker:
 
 def combine_binding(binding: BindingFacts, rows: Iterable[BindingFacts]) -> str:
     """Body digest of a C++ name: its definition and, for a class, all that is bound in it."""
-    from porter.surface.digest import combine
-
     below = list(rows)
-    return combine([binding.digest, *(f"{row.scope}.{row.name} {row.digest}" for row in below)]) if below else binding.digest
-
-
-def is_dataclass(fact: ClassFacts) -> bool:
-    """True for a class decorated with ``dataclass``."""
-    return any(decorator.name.rpartition(".")[2] == "dataclass" for decorator in fact.decorators)
+    return (
+        combine([binding.digest, *(f"{row.scope}.{row.name} {row.digest}" for row in below)])
+        if below
+        else binding.digest
+    )
 
 
 def _is_public(module: str) -> bool:

@@ -246,7 +246,9 @@ class Program:
             found = self._attribute(target, event, module)
             self._bind(module, event.bound, self._imported(module, event, *found))
 
-    def _imported(self, module: LoadedModule, event: ImportFacts, target: Target, others: tuple[Target, ...] = ()) -> Binding:
+    def _imported(
+        self, module: LoadedModule, event: ImportFacts, target: Target, others: tuple[Target, ...] = ()
+    ) -> Binding:
         shown = (module.is_package and event.module != "__future__") or event.explicit
         return Binding(target, "import", event.line, event.guard, shown, others)
 
@@ -346,7 +348,9 @@ class Program:
         return tuple(
             name
             for name, binding in module.names.items()
-            if not name.startswith("_") and not name.isupper() and not isinstance(binding.target, (Foreign, ModuleReference))
+            if not name.startswith("_")
+            and not name.isupper()
+            and not isinstance(binding.target, (Foreign, ModuleReference))
         )
 
     # ``__all__``
@@ -531,7 +535,10 @@ def _guards(guard: str) -> list[str]:
 def _is_fallback(guard: str, before: str) -> bool:
     """Is ``guard`` the other branch of the ``if`` that ``before`` stands in, and the lesser one?"""
     taken = set(_guards(before))
-    return any(one.startswith("else ") and not one.startswith("else not ") and f"if {one[5:]}" in taken for one in _guards(guard))
+    return any(
+        one.startswith("else ") and not one.startswith("else not ") and f"if {one[5:]}" in taken
+        for one in _guards(guard)
+    )
 
 
 def _events(facts: ModuleFacts) -> list[Fact | ImportFacts]:
@@ -566,5 +573,7 @@ def package_folder(package: str, paths: Iterable[str]) -> tuple[str, ...]:
             index = parts.index(package)
             found.append((parts[index + 1 :] != ("__init__.py",), index, parts[: index + 1]))
     if not found:
-        raise SourceError(f"holds no folder of Python files named {package!r}", fix=f"check the source of {package} in porter.toml")
+        raise SourceError(
+            f"holds no folder of Python files named {package!r}", fix=f"check the source of {package} in porter.toml"
+        )
     return min(found)[2]

@@ -28,7 +28,6 @@ from porter.surface.model import (
     ParameterKind,
     Signature,
 )
-from porter.surface.nesting import too_deep
 from porter.surface.scopes import Uses, function_uses, imported_names, target_names, uses
 from porter.surface.text import augmented_operator, dotted, grouped, string_value, text_of
 
@@ -41,7 +40,6 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}")
 
 # Decorators that change how a method binds, not what it does.
 _BINDERS = frozenset({"property", "staticmethod", "classmethod"})
-_TYPE_CHECKING = frozenset({"TYPE_CHECKING", "typing.TYPE_CHECKING"})
 
 
 def extract(path: str, data: bytes) -> ModuleFacts:
@@ -61,7 +59,7 @@ def extract(path: str, data: bytes) -> ModuleFacts:
     def run() -> None:
         try:
             facts.append(_extract(path, data))
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
+        except BaseException as error:
             errors.append(error)
 
     # libcst's parser recurses in native code, where too small a stack ends the process: hence a thread with a large one.
@@ -103,7 +101,9 @@ def _check_nesting(path: str, data: bytes) -> None:
     except (tokenize.TokenError, SyntaxError) as error:
         told, *place = error.args
         line = place[0][0] if isinstance(error, tokenize.TokenError) and place else getattr(error, "lineno", None)
-        raise UnreadableFileError(f"is not valid Python: {told}; expected brackets that match", path=path, line=line or 1) from error
+        raise UnreadableFileError(
+            f"is not valid Python: {told}; expected brackets that match", path=path, line=line or 1
+        ) from error
 
 
 def _parse(data: bytes) -> cst.Module:
@@ -172,22 +172,28 @@ def _encoding_error(error: UnicodeError, data: bytes, path: str) -> UnreadableFi
 # -- signatures ------------------------------------------------------------------------------------------------------
 
 
-def signature_of(function: cst.FunctionDef) -> Signature:
-    """Parameters and return annotation as the definition writes them."""
+def signature_of(function: cst.FunctionDef, owner: str = "") -> Signature:
+    """Parameters and return annotation as the definition writes them.
+
+    In a class (``owner``) a parameter called ``__x`` is really ``_Owner__x``, as Python names it.
+    """
     given = function.params
-    out = [_parameter(one, ParameterKind.POSITIONAL_ONLY) for one in given.posonly_params]
-    out += [_parameter(one, ParameterKind.POSITIONAL) for one in given.params]
+    out = [_parameter(one, ParameterKind.POSITIONAL_ONLY, owner) for one in given.posonly_params]
+    out += [_parameter(one, ParameterKind.POSITIONAL, owner) for one in given.params]
     if isinstance(given.star_arg, cst.Param):
-        out.append(_parameter(given.star_arg, ParameterKind.VAR_POSITIONAL))
-    out += [_parameter(one, ParameterKind.KEYWORD_ONLY) for one in given.kwonly_params]
+        out.append(_parameter(given.star_arg, ParameterKind.VAR_POSITIONAL, owner))
+    out += [_parameter(one, ParameterKind.KEYWORD_ONLY, owner) for one in given.kwonly_params]
     if given.star_kwarg is not None:
-        out.append(_parameter(given.star_kwarg, ParameterKind.VAR_KEYWORD))
+        out.append(_parameter(given.star_kwarg, ParameterKind.VAR_KEYWORD, owner))
     return Signature(tuple(out), _annotation(function.returns))
 
 
-def _parameter(node: cst.Param, kind: ParameterKind) -> Parameter:
+def _parameter(node: cst.Param, kind: ParameterKind, owner: str) -> Parameter:
     default = text_of(node.default) if node.default is not None else None
-    return Parameter(node.name.value, kind, default, _annotation(node.annotation))
+    name = node.name.value
+    if owner.strip("_") and name.startswith("__") and not name.endswith("__"):
+        name = f"_{owner.lstrip('_')}{name}"
+    return Parameter(name, kind, default, _annotation(node.annotation))
 
 
 def _annotation(node: cst.Annotation | None) -> str | None:
@@ -226,6 +232,11 @@ def _docstring(body: cst.BaseSuite | cst.Module) -> str | None:
 # -- statements ------------------------------------------------------------------------------------------------------
 
 
+def _is_type_checking(test: cst.BaseExpression) -> bool:
+    """``TYPE_CHECKING`` under whatever name ``typing`` was imported."""
+    return (dotted(test) or "").rpartition(".")[2] == "TYPE_CHECKING"
+
+
 def _join(outer: str, inner: str) -> str:
     return f"{outer} / {inner}" if outer and inner else outer or inner
 
@@ -262,9 +273,10 @@ def _walruses(node: cst.CSTNode) -> Iterator[cst.NamedExpr]:
 class _Block:
     """Collects what the statements of a module or of a class body bind, whatever branch they stand in."""
 
-    def __init__(self, reader: _Reader, *, in_class: bool) -> None:
+    def __init__(self, reader: _Reader, owner: str = "") -> None:
         self.reader = reader
-        self.in_class = in_class
+        self.owner = owner
+        self.in_class = bool(owner)
         self.functions: list[FunctionFacts] = []
         self.classes: list[ClassFacts] = []
         self.constants: list[ConstantFacts] = []
@@ -326,7 +338,7 @@ class _Block:
         for statement in statements:
             self.statement(statement, guard, loop)
 
-    def statement(self, node: cst.CSTNode, guard: str, loop: cst.CSTNode | None) -> None:  # noqa: PLR0912
+    def statement(self, node: cst.CSTNode, guard: str, loop: cst.CSTNode | None) -> None:
         match node:
             case cst.FunctionDef():
                 self.bind(node.name.value)
@@ -334,7 +346,7 @@ class _Block:
                     self.note(node, f"{node.name.value} is defined in a loop")
                 if not self.in_class and node.name.value in ("__getattr__", "__dir__"):
                     self.note(node, f"module-level {node.name.value} may give names that no statement binds")
-                self.functions.append(self.reader.function(node, guard, method=self.in_class))
+                self.functions.append(self.reader.function(node, guard, owner=self.owner))
             case cst.ClassDef():
                 self.bind(node.name.value)
                 self.classes.append(self.reader.class_(node, guard))
@@ -401,9 +413,9 @@ class _Block:
             return
         self.loose.append(node.test)
         positive, negative = f"if {test}", f"else {test}"
-        if test in _TYPE_CHECKING:
+        if _is_type_checking(node.test):
             positive, negative = "TYPE_CHECKING", "else TYPE_CHECKING"
-        elif isinstance(node.test, cst.UnaryOperation) and dotted(node.test.expression) in _TYPE_CHECKING:
+        elif isinstance(node.test, cst.UnaryOperation) and _is_type_checking(node.test.expression):
             positive, negative = "else TYPE_CHECKING", "TYPE_CHECKING"
         self.read(_suite(node.body), _join(guard, positive), loop)
         if isinstance(node.orelse, cst.If):
@@ -570,9 +582,9 @@ class _Block:
         def settled[T: (FunctionFacts, ClassFacts, ConstantFacts)](fact: T) -> T:
             if fact.name not in self.touched:
                 return fact
-            extra = self.touched_uses[fact.name] - {fact.name}
+            references = {*fact.references, *self.touched_uses[fact.name]} - {fact.name}
             digest = combine([fact.digest, *self.touched[fact.name]])
-            return dataclasses.replace(fact, digest=digest, references=tuple(sorted({*fact.references, *extra})))
+            return dataclasses.replace(fact, digest=digest, references=tuple(sorted(references)))
 
         if not self.touched:
             return
@@ -598,7 +610,7 @@ class _Reader:
         self.opaque.append(f"{self.line(node)}: {what}")
 
     def read(self) -> ModuleFacts:
-        block = _Block(self, in_class=False)
+        block = _Block(self)
         block.read(_suite(self.module))
         block.settle()
         exports, exports_text = _literal_names(block.exports)
@@ -620,18 +632,18 @@ class _Reader:
             ),
         )
 
-    def function(self, node: cst.FunctionDef, guard: str, *, method: bool) -> FunctionFacts:
+    def function(self, node: cst.FunctionDef, guard: str, *, owner: str) -> FunctionFacts:
         decorators = [decorator_of(decorator) for decorator in node.decorators]
         kept = [one for one, fact in zip(node.decorators, decorators, strict=True) if fact.name not in _BINDERS]
         described = tilelang.describe(node, self.module, self.line)
         skip: Collection[cst.CSTNode] = described.skip if described is not None else ()
         digest, sketch = fingerprint(*kept, node.body, skip=skip, salt="async" if node.asynchronous is not None else "")
-        used = function_uses(node, receiver=_receiver(node, decorators) if method else None)
+        used = function_uses(node, receiver=_receiver(node, decorators) if owner else None)
         doc = _docstring(node.body)
         return FunctionFacts(
             name=node.name.value,
             line=self.line(node),
-            signature=signature_of(node),
+            signature=signature_of(node, owner),
             digest=digest,
             decorators=tuple(decorators),
             references=used.names,
@@ -647,7 +659,7 @@ class _Reader:
         )
 
     def class_(self, node: cst.ClassDef, guard: str) -> ClassFacts:
-        block = _Block(self, in_class=True)
+        block = _Block(self, node.name.value)
         block.read(_suite(node.body))
         block.settle()
         skeleton = [*(decorator.decorator for decorator in node.decorators), *node.bases, *node.keywords]

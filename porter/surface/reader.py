@@ -101,7 +101,7 @@ def _read(items: Sequence[_Item], jobs: int | None, work: _Work | None = None) -
     batches = _batches(items)
     with _pool(min(count, len(batches))) as pool:
         futures = [pool.submit(work, batch) for batch in batches]
-        lost: list[Sequence[_Item]] = []
+        lost: list[list[_Item]] = []
         try:
             for future, batch in zip(futures, batches, strict=True):
                 try:

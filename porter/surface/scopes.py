@@ -28,7 +28,7 @@ class Uses:
     imports: tuple[tuple[str, str], ...]
 
 
-def uses(nodes: Iterable[cst.CSTNode | None], *, receiver: str | None = None) -> Uses:
+def uses(nodes: Iterable[cst.CSTNode | _Signature | None], *, receiver: str | None = None) -> Uses:
     """What ``nodes`` use. ``receiver``: name of the first parameter of the method that they are the parts of."""
     scope = _Scope()
     for node in nodes:

@@ -130,7 +130,7 @@ def _number(token: str) -> str:
     return _EXPONENT.sub(lambda found: f"e{found[1].replace('+', '')}{found[2]}", repr(value))
 
 
-def _text(node: cst.CSTNode) -> tuple[str, int]:  # noqa: PLR0911, PLR0912 - one branch an expression kind
+def _text(node: cst.CSTNode) -> tuple[str, int]:
     match node:
         case cst.Name():
             return node.value, _ATOM
@@ -211,7 +211,9 @@ def _text(node: cst.CSTNode) -> tuple[str, int]:  # noqa: PLR0911, PLR0912 - one
             return f"{parts[0]} if {parts[1]} else {parts[2]}", _IF
         case cst.Lambda():
             head = _parameters(node.params)
-            return f"lambda {head}: {_wrap(node.body, _LAMBDA)}" if head else f"lambda: {_wrap(node.body, _LAMBDA)}", _LAMBDA
+            return (
+                f"lambda {head}: {_wrap(node.body, _LAMBDA)}" if head else f"lambda: {_wrap(node.body, _LAMBDA)}"
+            ), _LAMBDA
         case cst.ListComp():
             return f"[{_comprehension(node)}]", _ATOM
         case cst.SetComp():
@@ -241,9 +243,10 @@ def _elements(elements: Iterable[cst.CSTNode]) -> str:
 
 
 def _arguments(arguments: Sequence[cst.Arg]) -> str:
-    if len(arguments) == 1 and isinstance(arguments[0].value, cst.GeneratorExp) and not arguments[0].star:
-        if arguments[0].keyword is None:
-            return _comprehension(arguments[0].value)
+    if len(arguments) == 1:
+        (only,) = arguments
+        if isinstance(only.value, cst.GeneratorExp) and not only.star and only.keyword is None:
+            return _comprehension(only.value)
     return _elements(arguments)
 
 

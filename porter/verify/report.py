@@ -360,7 +360,7 @@ def render_text(report: VerifyReport, *, failures: bool = True) -> str:
         cases = report.of(verdict)
         if cases:
             lines += [f"{title}:", *_grouped(cases), ""]
-    silent = [row.factory for row in report.rows if row.status == "implemented" and not row.calls]
+    silent = [row.factory for row in report.rows if row.status == "implemented" and not row.calls and not row.failed]
     if silent and not report.partial:
         lines += [f"No upstream case called: {', '.join(silent)}", ""]
     if report.findings:

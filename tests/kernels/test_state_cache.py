@@ -53,10 +53,18 @@ def test_a_stored_window_comes_back(infer: int, extra: int, last: int) -> None:
     assert torch.equal(back, tensor)
 
 
-def test_cost_does_not_grow_with_the_cache() -> None:
-    for store in (16, 256):
+@pytest.mark.parametrize("factory", [select_state_slice_tl, load_state_to_cache_tl])
+def test_cost_does_not_grow_with_the_cache(factory: Callable[..., Any]) -> None:
+    def cost(store: int) -> int:
         args = (torch.zeros(2, 8, 4, dtype=torch.uint8), torch.zeros(2, store, 4, dtype=torch.uint8), 5)
-        assert new_bytes(load_state_to_cache_tl(store, 8, 2, 4), *args) == 0
+        return new_bytes(factory(store, 8, 2, 4), *args)
+
+    assert cost(16) == cost(256)
+
+
+def test_refuses_a_window_longer_than_the_ring() -> None:
+    with pytest.raises(AssertionError, match="at most 4 rows, got 5"):
+        load_state_to_cache_tl(4, 5, 1, 8)
 
 
 def test_against_the_references(upstream: Callable[[str], Any]) -> None:

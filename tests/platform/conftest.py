@@ -73,7 +73,9 @@ def _build_key(checkout: Path) -> str:
 
 def environ(device: str | None, **changes: str) -> dict[str, str]:
     """This process's environment for a child on ``device``; None leaves DEEPINFER_ACCELERATOR unset."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DEEPINFER_") and name not in _UNSET}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith("DEEPINFER_") and name not in _UNSET
+    }
     clean["OMP_NUM_THREADS"] = "1"
     if device is not None:
         clean.update(DEEPINFER_ACCELERATOR="neuron", DEEPINFER_NEURON_DEVICE=device)

@@ -61,7 +61,7 @@ def test_every_default_is_a_variable_that_the_engine_reads(basic_mode: ModuleTyp
 
 
 def test_a_users_value_stays(basic_mode: ModuleType) -> None:
-    users = {name: "mine" for name in EXPECTED}
+    users = dict.fromkeys(EXPECTED, "mine")
     environ = dict(users)
     basic_mode.install(environ, target="cpu")
     assert {name: environ[name] for name in users} == users
@@ -94,8 +94,12 @@ def test_an_enabled_feature_has_no_default_and_no_refusal(basic_mode: ModuleType
         ("DEEPINFER_PROFILE_TORCH_CUDA_MEMORY", "/tmp/x", "memory history"),
     ],
 )
-def test_an_excluded_feature_asked_for_is_refused(basic_mode: ModuleType, variable: str, value: str, feature: str) -> None:
-    with pytest.raises(NotImplementedError, match=rf"{variable}={value}: .*{feature}.*: not supported on Neuron \(basic mode\)"):
+def test_an_excluded_feature_asked_for_is_refused(
+    basic_mode: ModuleType, variable: str, value: str, feature: str
+) -> None:
+    with pytest.raises(
+        NotImplementedError, match=rf"{variable}={value}: .*{feature}.*: not supported on Neuron \(basic mode\)"
+    ):
         basic_mode.refuse_excluded({variable: value})
 
 
@@ -172,7 +176,9 @@ def test_engine_arguments_keep_basic_mode_and_refuse_what_is_left_out(run: Run) 
 def test_the_platform_refuses_at_start(run: Run) -> None:
     done = run("import deepinfer; deepinfer.PLATFORM", env={"DEEPINFER_BATCH_INVARIANT": "1"})
     assert done.returncode != 0
-    assert done.stderr.splitlines()[-1].startswith("NotImplementedError: DEEPINFER_BATCH_INVARIANT=1: batch-invariant mode: not supported")
+    assert done.stderr.splitlines()[-1].startswith(
+        "NotImplementedError: DEEPINFER_BATCH_INVARIANT=1: batch-invariant mode: not supported"
+    )
 
 
 @pytest.mark.parametrize("accelerator", [None, "nvidia", "ascend"])

@@ -56,7 +56,9 @@ def test_backend_strings(collectives: ModuleType, text: str | None, device: str 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (0, 4)])
 @pytest.mark.parametrize("dtype", [torch.int16, torch.uint16, torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.uint64])
-def test_bytes_share_memory_and_keep_the_first_dimension(collectives: ModuleType, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_bytes_share_memory_and_keep_the_first_dimension(
+    collectives: ModuleType, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     tensor = torch.zeros(shape, dtype=torch.uint8).to(dtype) if shape else torch.tensor(0, dtype=torch.uint8).to(dtype)
     view = collectives._carried(tensor)
     assert view.dtype == torch.uint8 and view.data_ptr() == tensor.data_ptr()
@@ -69,7 +71,7 @@ def test_what_gloo_carries_is_left_alone(collectives: ModuleType) -> None:
         assert collectives._carried(tensor) is tensor
 
 
-RANKS = '''
+RANKS = """
 import os, sys
 import torch, torch.multiprocessing as mp
 
@@ -122,7 +124,7 @@ def work(rank, size, port, device):
 
 if __name__ == "__main__":
     mp.spawn(work, args=(2, int(sys.argv[1]), sys.argv[2]), nprocs=2)
-'''
+"""
 
 
 @pytest.mark.parametrize("device", ["cpu", "neuron"])

@@ -162,7 +162,9 @@ def texts(uses: dict[tuple[str, str], list[str]], kind: str) -> dict[str, list[s
     return {text: places for (found, text), places in uses.items() if found == kind}
 
 
-def test_every_torch_cuda_name_is_mapped_or_refused(uses: dict[tuple[str, str], list[str]], transfer: ModuleType) -> None:
+def test_every_torch_cuda_name_is_mapped_or_refused(
+    uses: dict[tuple[str, str], list[str]], transfer: ModuleType
+) -> None:
     names = importlib.import_module("deepinfer.neuron_ops.transfer_to_neuron.cuda_names")
     backend = importlib.import_module("deepinfer.neuron_ops.transfer_to_neuron.backend")
     handled = {*names.mapped(backend.make_backend("cpu")), *names.REFUSED, *NAMES_HANDLED_ELSEWHERE}

@@ -38,7 +38,9 @@ def machine(tmp_path: Path) -> Callable[..., Path]:
             tool = tmp_path / "opt/aws/neuron/bin/neuron-ls"
             tool.parent.mkdir(parents=True)
             (tmp_path / "output").write_text(text)
-            tool.write_text(f"#!/bin/sh\n[ \"$1\" = -j ] || exit 9\ncat {tmp_path}/output\necho 'driver trouble' >&2\nexit {code}\n")
+            tool.write_text(
+                f"#!/bin/sh\n[ \"$1\" = -j ] || exit 9\ncat {tmp_path}/output\necho 'driver trouble' >&2\nexit {code}\n"
+            )
             tool.chmod(0o755)
         for path, content in (files or {}).items():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -82,10 +84,14 @@ def test_trn2_48xlarge_cpus_are_shared_evenly(neuron: ModuleType, machine: Calla
     shares = [neuron.cpus_for_core(core, _root=root) for core in range(64)]
     assert all(shares) and all(set(share) <= set(range(96)) for share in shares)
     assert sorted(cpu for share in shares for cpu in share) == list(range(96))
-    assert {cpu for core in range(16) for cpu in shares[core]} | {cpu for core in range(48, 64) for cpu in shares[core]} == set(range(48, 96))
+    assert {cpu for core in range(16) for cpu in shares[core]} | {
+        cpu for core in range(48, 64) for cpu in shares[core]
+    } == set(range(48, 96))
 
 
-def test_lnc_1_doubles_the_cores_and_halves_their_share(neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]) -> None:
+def test_lnc_1_doubles_the_cores_and_halves_their_share(
+    neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]
+) -> None:
     root = machine(output("trn2.48xlarge-lnc1.json"), nodes=16)
     assert device.physical_device_count(_root=root) == 128
     assert device.device_numa_node(127, _root=root) == 1 and device.device_numa_node(32, _root=root) == 0
@@ -94,7 +100,9 @@ def test_lnc_1_doubles_the_cores_and_halves_their_share(neuron: ModuleType, devi
     assert all(len(neuron.cpus_for_core(core, _root=root)) in (0, 1) for core in range(128))
 
 
-def test_trn2_3xlarge_has_one_chip_without_numa(neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]) -> None:
+def test_trn2_3xlarge_has_one_chip_without_numa(
+    neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]
+) -> None:
     root = machine(output("trn2.3xlarge.json"), nodes=1)
     assert device.physical_device_count(_root=root) == 4
     assert device.device_numa_node(3, _root=root) == neuron.NO_NUMA
@@ -102,12 +110,19 @@ def test_trn2_3xlarge_has_one_chip_without_numa(neuron: ModuleType, device: Modu
         device.device_numa_node(4, _root=root)
 
 
-def test_older_output_is_completed_from_sysfs(neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]) -> None:
+def test_older_output_is_completed_from_sysfs(
+    neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]
+) -> None:
     """No core ids, LNC, affinity or node: ids are counted on, the node comes by PCI address."""
     files = {"sys/bus/pci/devices/0000:cc:00.0/numa_node": "1\n", "sys/bus/pci/devices/0000:b5:00.0/numa_node": "-1\n"}
     root = machine(output("older.json"), nodes=2, files=files)
     assert [chip.cores for chip in neuron.topology(_root=root)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    assert [device.device_numa_node(core, _root=root) for core in (0, 3, 4, 7)] == [1, 1, neuron.NO_NUMA, neuron.NO_NUMA]
+    assert [device.device_numa_node(core, _root=root) for core in (0, 3, 4, 7)] == [
+        1,
+        1,
+        neuron.NO_NUMA,
+        neuron.NO_NUMA,
+    ]
     assert neuron.cpus_for_core(0, _root=root) == tuple(range(48, 60))  # a quarter of node 1
     assert neuron.cpus_for_core(4, _root=root) == ()
 
@@ -125,7 +140,9 @@ def test_older_output_is_completed_from_sysfs(neuron: ModuleType, device: Module
         (lambda e: e.update(logical_neuroncore_config=3), "expected 1 or 2"),
     ],
 )
-def test_output_that_contradicts_itself_is_refused(neuron: ModuleType, change: Callable[[dict[str, Any]], Any], message: str) -> None:
+def test_output_that_contradicts_itself_is_refused(
+    neuron: ModuleType, change: Callable[[dict[str, Any]], Any], message: str
+) -> None:
     data = json.loads(output("trn2.48xlarge.json"))
     change(data[0])
     with pytest.raises(ValueError, match=message):
@@ -133,7 +150,8 @@ def test_output_that_contradicts_itself_is_refused(neuron: ModuleType, change: C
 
 
 @pytest.mark.parametrize(
-    ("node", "expected"), [("1", 1), ("-1", -1), (0, 0), (-1, -1), ("", -1), (None, -1), ("n/a", -1), (1.5, -1), (True, -1)]
+    ("node", "expected"),
+    [("1", 1), ("-1", -1), (0, 0), (-1, -1), ("", -1), (None, -1), ("n/a", -1), (1.5, -1), (True, -1)],
 )
 def test_numa_node_comes_in_many_shapes(neuron: ModuleType, node: Any, expected: int, tmp_path: Path) -> None:
     data = json.loads(output("trn2.3xlarge.json"))
@@ -154,7 +172,9 @@ def test_garbage_and_failure_fall_back_to_the_driver(
     assert ("driver trouble" in caplog.text) is (code != 0)
 
 
-def test_a_missing_tool_falls_back_to_the_driver(neuron: ModuleType, device: ModuleType, machine: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tool_falls_back_to_the_driver(
+    neuron: ModuleType, device: ModuleType, machine: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = machine(nodes=3)
     monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "1")
     assert device.physical_device_count(_root=root) == 24
@@ -168,19 +188,25 @@ def test_a_tool_that_cannot_run_falls_back(device: ModuleType, machine: Callable
     assert device.physical_device_count(_root=root) == 4
 
 
-def test_a_machine_without_devices_has_none(neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]) -> None:
+def test_a_machine_without_devices_has_none(
+    neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]
+) -> None:
     root = machine()
     assert not neuron.is_available(_root=root)
     assert device.physical_device_count(_root=root) == 0
     assert device.visible_device_ids(_root=root, _environ={}) == ()
 
 
-def test_a_device_that_only_torch_knows_has_defaults(neuron: ModuleType, device: ModuleType, machine: Callable[..., Path]) -> None:
+def test_a_device_that_only_torch_knows_has_defaults(
+    neuron: ModuleType, device: ModuleType, machine: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A simulated device: no driver, no tool."""
     root = machine()
     assert device.device_numa_node(0, _root=root) == neuron.NO_NUMA
     assert neuron.memory_per_core(_root=root) == 24 << 30 and neuron.cpus_for_core(0, _root=root) == ()
     assert neuron.get_bf16_tflops_limit(_root=root) == 166
+    monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
+    assert neuron.physical_device_count(_root=root) == 2
 
 
 @pytest.mark.parametrize(("value", "size"), [(None, 2), ("", 2), ("1", 1), ("2", 2)])
@@ -200,9 +226,18 @@ def test_logical_core_size_is_one_or_two(neuron: ModuleType, value: str) -> None
 
 @pytest.mark.parametrize(
     ("text", "cores"),
-    [("0", (0,)), ("4-7", (4, 5, 6, 7)), ("0,1,2", (0, 1, 2)), ("0-2,3,4-5", (0, 1, 2, 3, 4, 5)), (" 3 , 4 - 5 ", (3, 4, 5)), ("63", (63,))],
+    [
+        ("0", (0,)),
+        ("4-7", (4, 5, 6, 7)),
+        ("0,1,2", (0, 1, 2)),
+        ("0-2,3,4-5", (0, 1, 2, 3, 4, 5)),
+        (" 3 , 4 - 5 ", (3, 4, 5)),
+        ("63", (63,)),
+    ],
 )
-def test_visible_cores(neuron: ModuleType, device: ModuleType, machine: Callable[..., Path], text: str, cores: tuple[int, ...]) -> None:
+def test_visible_cores(
+    neuron: ModuleType, device: ModuleType, machine: Callable[..., Path], text: str, cores: tuple[int, ...]
+) -> None:
     assert neuron.parse_visible_cores(text) == cores
     root = machine(output("trn2.48xlarge.json"))
     environ = {"NEURON_RT_VISIBLE_CORES": text}
@@ -229,7 +264,9 @@ def test_visible_cores(neuron: ModuleType, device: ModuleType, machine: Callable
         ("1.0", "'1.0' is neither"),
     ],
 )
-def test_visible_cores_must_be_increasing_and_contiguous(neuron: ModuleType, device: ModuleType, text: str, message: str, tmp_path: Path) -> None:
+def test_visible_cores_must_be_increasing_and_contiguous(
+    neuron: ModuleType, device: ModuleType, text: str, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         neuron.parse_visible_cores(text)
     assert f"NEURON_RT_VISIBLE_CORES={text!r}" in str(caught.value)
@@ -280,7 +317,7 @@ def test_the_host_is_one_core_or_as_many_as_asked_for(
 
 @pytest.mark.parametrize("value", ["", "CPU", "gpu", "neuron:0"])
 def test_an_unknown_target_is_refused(neuron: ModuleType, value: str) -> None:
-    with pytest.raises(ValueError, match="expected 'neuron' .* or 'cpu'"):
+    with pytest.raises(ValueError, match=r"expected 'neuron' .* or 'cpu'"):
         neuron.target({"DEEPINFER_NEURON_DEVICE": value})
 
 
@@ -290,7 +327,9 @@ def test_a_device_without_a_node_binds_nothing(deep_cluster: None, monkeypatch: 
     assert bind.bind_numa(-1) == 0
 
 
-def test_which_numa_goes_by_the_visible_core(deep_cluster: None, machine: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_numa_goes_by_the_visible_core(
+    deep_cluster: None, machine: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bind = importlib.import_module("deep_cluster.topology.bind")
     root = machine(output("trn2.48xlarge.json"))
     monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "15-16")

@@ -51,9 +51,21 @@ def test_an_engine_constructs_or_names_the_missing_kernel(device: str, engine: P
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        ("context_parallel_size=2", {}, "context_parallel_size=2: context parallelism: not supported on Neuron (basic mode)"),
-        ("", {"DEEPINFER_USE_NEXTN_DECODE": "5"}, "DEEPINFER_USE_NEXTN_DECODE=5: speculative decoding (MTP, DSpark): not supported"),
-        ("", {"DEEPINFER_ENFORCE_EAGER": "0"}, "DEEPINFER_ENFORCE_EAGER=0: graph capture: not supported on Neuron (basic mode)"),
+        (
+            "context_parallel_size=2",
+            {},
+            "context_parallel_size=2: context parallelism: not supported on Neuron (basic mode)",
+        ),
+        (
+            "",
+            {"DEEPINFER_USE_NEXTN_DECODE": "5"},
+            "DEEPINFER_USE_NEXTN_DECODE=5: speculative decoding (MTP, DSpark): not supported",
+        ),
+        (
+            "",
+            {"DEEPINFER_ENFORCE_EAGER": "0"},
+            "DEEPINFER_ENFORCE_EAGER=0: graph capture: not supported on Neuron (basic mode)",
+        ),
     ],
 )
 def test_an_excluded_feature_stops_the_engine_before_a_model_is_read(

@@ -54,7 +54,9 @@ def test_stubs_and_module_agree(engine: Path, run: Run) -> None:
         tree = ast.parse((engine / f"deepinfer/_C/{name}.pyi").read_text())
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):
-                expected[f"{name}.{node.name}"] = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                expected[f"{name}.{node.name}"] = [
+                    a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                ]
             elif isinstance(node, ast.ClassDef):
                 expected[f"{name}.{node.name}"] = None
                 for member in node.body:
@@ -105,9 +107,7 @@ SLOTS = """
 
 
 def test_slots_are_copied_and_zeroed(on_both: Callable[[str], None]) -> None:
-    on_both(
-        SLOTS
-        + """
+    on_both(SLOTS + """
     s, b, s0, b0 = pools()
     where = s.data_ptr(), b.data_ptr()
     released = call(s, b, states=[(1, 4)], blocks=[(2, 3)], zero=[0, 5])
@@ -115,52 +115,40 @@ def test_slots_are_copied_and_zeroed(on_both: Callable[[str], None]) -> None:
     assert torch.equal(s.cpu(), s0) and torch.equal(b.cpu(), b0)
     assert (s.data_ptr(), b.data_ptr()) == where
     assert [list(r) for r in released] == [[1], [2]] and all(r.dtype == np.int32 for r in released)
-    """
-    )
+    """)
 
 
 def test_copies_run_in_order_and_chains_see_earlier_writes(on_both: Callable[[str], None]) -> None:
-    on_both(
-        SLOTS
-        + """
+    on_both(SLOTS + """
     s, b, s0, b0 = pools()
     released = call(s, b, states=[(0, 1), (1, 2), (3, 3), (4, 1)], blocks=[(1, 2), (2, 3)])
     s0[1] = s0[0]; s0[2] = s0[1]; s0[1] = s0[4]
     b0[2] = b0[1]; b0[3] = b0[2]
     assert torch.equal(s.cpu(), s0) and torch.equal(b.cpu(), b0)
     assert [list(r) for r in released] == [[0, 1, 3, 4], [1, 2]]
-    """
-    )
+    """)
 
 
 def test_a_slot_is_zeroed_after_it_was_copied(on_both: Callable[[str], None]) -> None:
-    on_both(
-        SLOTS
-        + """
+    on_both(SLOTS + """
     s, b, s0, b0 = pools()
     call(s, b, states=[(2, 3)], zero=[2, 2])
     s0[3] = s0[2]; s0[2] = 0
     assert torch.equal(s.cpu(), s0) and torch.equal(b.cpu(), b0)
-    """
-    )
+    """)
 
 
 def test_the_dummy_block_is_released_not_copied(on_both: Callable[[str], None]) -> None:
-    on_both(
-        SLOTS
-        + """
+    on_both(SLOTS + """
     s, b, s0, b0 = pools()
     released = call(s, b, blocks=[(3, 0), (0, 2)])
     b0[2] = b0[0]
     assert torch.equal(b.cpu(), b0) and list(released[1]) == [3, 0]
-    """
-    )
+    """)
 
 
 def test_nothing_to_do_is_fine_and_results_are_independent(on_both: Callable[[str], None]) -> None:
-    on_both(
-        SLOTS
-        + """
+    on_both(SLOTS + """
     s, b, s0, b0 = pools()
     first = call(s, b, states=[(1, 2)])
     for empty in (np.empty(0, np.int32), np.empty((0, 2), np.int32)):
@@ -169,8 +157,7 @@ def test_nothing_to_do_is_fine_and_results_are_independent(on_both: Callable[[st
     assert list(first[0]) == [1], "an earlier result changed"
     wide = np.array([(1, 2), (9, 9)], dtype=np.int64)[:1]  # another dtype is converted, as pybind does
     assert list(engine.clone_and_zero_states_and_blocks(s, b, wide, empty, empty[:0].reshape(-1))[0]) == [1]
-    """
-    )
+    """)
 
 
 @pytest.mark.parametrize(
@@ -200,9 +187,7 @@ def test_a_slot_outside_the_pool_is_refused_before_anything_moves(arguments: str
 
 
 def test_rows_that_are_no_pairs_are_refused(on_both: Callable[[str], None]) -> None:
-    on_both(
-        SLOTS
-        + """
+    on_both(SLOTS + """
     s, b, s0, b0 = pools()
     none = np.empty(0, np.int32)
     for bad in (np.zeros(4, np.int32), np.zeros((2, 3), np.int32), np.zeros((1, 2, 2), np.int32)):
@@ -219,14 +204,11 @@ def test_rows_that_are_no_pairs_are_refused(on_both: Callable[[str], None]) -> N
         assert "one dimension" in str(error)
     else:
         raise AssertionError("accepted")
-    """
-    )
+    """)
 
 
 def test_strided_pools_and_wide_rows(on_both: Callable[[str], None]) -> None:
-    on_both(
-        SLOTS
-        + """
+    on_both(SLOTS + """
     device = torch.zeros(1, device="cuda").device
     base = torch.arange(4 * 3 * 10, dtype=torch.int64).to(torch.uint8).view(4, 3, 10).to(device)
     s, b = base[:, 1, :], torch.zeros(2, 1 << 16, dtype=torch.uint8).to(device)
@@ -234,8 +216,7 @@ def test_strided_pools_and_wide_rows(on_both: Callable[[str], None]) -> None:
     call(s, b, states=[(0, 3)], zero=[1])
     before[3, 1] = before[0, 1]; before[1, 1] = 0
     assert torch.equal(base.cpu(), before)
-    """
-    )
+    """)
 
 
 def test_memory_comes_from_torch_on_the_target(on_both: Callable[[str], None]) -> None:
@@ -309,7 +290,9 @@ def _flags(engine: Path, compiler: Path | None) -> subprocess.CompletedProcess[s
     if compiler is not None:
         environment["CXX"] = str(compiler)
     script = "import setup_neuron; print(setup_neuron.format_flags())"
-    return subprocess.run([sys.executable, "-c", script], cwd=engine, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", script], cwd=engine, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def _compiler(tmp_path: Path, *, has_format: bool, has_fmt: bool) -> Path:
@@ -345,6 +328,8 @@ def test_neither_says_what_to_install(engine: Path, tmp_path: Path) -> None:
 
 def test_requirements_of_the_build(engine: Path) -> None:
     script = "import setup_neuron; print(*setup_neuron.requirements(), sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", script], cwd=engine, env=environ("cpu"), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=engine, env=environ("cpu"), capture_output=True, text=True, check=True
+    )
     names = {line.split("==")[0] for line in done.stdout.split()}
     assert {"numpy", "transformers", "xgrammar"} <= names and not {"torch", "tilelang", "tile-kernels"} & names

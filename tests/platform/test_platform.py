@@ -53,7 +53,10 @@ def test_a_core_as_neuron(run: Run) -> None:
     [
         (None, r"torch has no device 'neuron'. Install torch-neuronx 2\.\d+\.\* .* or set DEEPINFER_NEURON_DEVICE=cpu"),
         ({"__init__.py": ""}, r"is the XLA package \(2\.9 or older\).*Uninstall it and install torch-neuronx 2\.\d+"),
-        ({"__init__.py": "", "neuron_dynamo_backend.py": ""}, r"installed but not loaded.*TORCH_DEVICE_BACKEND_AUTOLOAD=0"),
+        (
+            {"__init__.py": "", "neuron_dynamo_backend.py": ""},
+            r"installed but not loaded.*TORCH_DEVICE_BACKEND_AUTOLOAD=0",
+        ),
     ],
     ids=["absent", "old-xla", "not-loaded"],
 )
@@ -112,7 +115,10 @@ def test_other_platforms_are_chosen_as_before(
         monkeypatch.setattr(platform, name, type(name, (platform.Platform,), {"enum": getattr(platform, name).enum}))
     chosen = platform.get_platform()
     assert type(chosen).__name__ == choice
-    assert chosen.is_neuron is False and (chosen.is_npu, chosen.is_gpu) == (choice == "PlatformNPU", choice == "PlatformGPU")
+    assert chosen.is_neuron is False and (chosen.is_npu, chosen.is_gpu) == (
+        choice == "PlatformNPU",
+        choice == "PlatformGPU",
+    )
 
 
 def test_the_gpu_platform_is_untouched(run: Run) -> None:

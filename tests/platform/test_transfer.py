@@ -3,9 +3,11 @@ stand-in device (``test_transfer_on_the_device`` does so in a process of its own
 
 from __future__ import annotations
 
+import copy
 import importlib
 import io
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -76,7 +78,12 @@ def test_a_second_install_does_nothing(transfer: ModuleType, caplog: pytest.LogC
     assert fingerprint() == before and not caplog.records
 
 
-def test_one_line_of_summary(deep_cluster: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_line_of_summary(
+    deep_cluster: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.delenv("DEEPINFER_ACCELERATOR")
     module = importlib.import_module("deepinfer.neuron_ops.transfer_to_neuron")
     with caplog.at_level("DEBUG"):
@@ -98,7 +105,10 @@ def test_detection_comes_before_the_first_patch(deep_cluster: None, monkeypatch:
     with pytest.raises(ValueError, match="expected 'neuron' or 'cpu'"):
         module.install("tpu")
     if TARGET == "cpu":
-        with pytest.raises(RuntimeError, match=r"has no device 'neuron'. Install torch-neuronx \d+\.\d+\.\* .*DEEPINFER_NEURON_DEVICE=cpu"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"has no device 'neuron'. Install torch-neuronx \d+\.\d+\.\* .*DEEPINFER_NEURON_DEVICE=cpu",
+        ):
             module.install("neuron")
     assert fingerprint() == before
 
@@ -123,7 +133,9 @@ def test_a_patch_over_ours_survives_uninstall(transfer: ModuleType) -> None:
     torch.load = ours.__wrapped__
 
 
-def test_install_from_many_threads_patches_once(deep_cluster: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_install_from_many_threads_patches_once(
+    deep_cluster: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.delenv("DEEPINFER_ACCELERATOR")
     module = importlib.import_module("deepinfer.neuron_ops.transfer_to_neuron")
     start = threading.Barrier(8)
@@ -175,16 +187,26 @@ def test_factories(transfer: ModuleType) -> None:
 def test_every_function_of_torch_that_takes_a_device_is_wrapped(transfer: ModuleType) -> None:
     factories = importlib.import_module("deepinfer.neuron_ops.transfer_to_neuron.factories")
     covered = {*factories.FACTORIES, *factories.METHODS, *(f"fft_{name}" for name in factories.FFT_FACTORIES)}
-    elsewhere = {"to", "pin_memory", "is_pinned", "Generator", "eq", "ne"}  # tensors.py, devices.py; comparisons of devices
+    elsewhere = {
+        "to",
+        "pin_memory",
+        "is_pinned",
+        "Generator",
+        "eq",
+        "ne",
+    }  # tensors.py, devices.py; comparisons of devices
     schemas = torch._C._jit_get_all_schemas()
     takes = {
         schema.name.removeprefix("aten::")
         for schema in schemas
-        if schema.name.startswith("aten::") and any(str(a.type) in ("Device", "Optional[Device]") for a in schema.arguments)
+        if schema.name.startswith("aten::")
+        and any(str(a.type) in ("Device", "Optional[Device]") for a in schema.arguments)
     }
     public = {name for name in takes if not name.startswith("_")}
     assert public - covered - elsewhere == set()
-    assert {name for name in public & set(factories.FACTORIES) if not hasattr(getattr(torch, name, None), "__wrapped__")} == set()
+    assert {
+        name for name in public & set(factories.FACTORIES) if not hasattr(getattr(torch, name, None), "__wrapped__")
+    } == set()
 
 
 def test_moves(transfer: ModuleType) -> None:
@@ -196,12 +218,21 @@ def test_moves(transfer: ModuleType) -> None:
         assert moved.device == HERE
         assert torch.equal(moved.float().cpu(), x)
     assert x.to(torch.float16).device == REAL_DEVICE("cpu") and x.to("cpu") is x
-    assert x.cuda().to("cpu", non_blocking=True).device == x.cuda().to("cpu", torch.float32, True).device == REAL_DEVICE("cpu")
+    assert (
+        x.cuda().to("cpu", non_blocking=True).device
+        == x.cuda().to("cpu", torch.float32, True).device
+        == REAL_DEVICE("cpu")
+    )
     assert torch.equal(x.cuda().to(device="cpu", non_blocking=True), x)
 
 
 def test_modules(transfer: ModuleType) -> None:
-    for move in (lambda m: m.cuda(), lambda m: m.to("cuda"), lambda m: m.to(device=torch.device("cuda")), lambda m: m.to("cuda", torch.float64)):
+    for move in (
+        lambda m: m.cuda(),
+        lambda m: m.to("cuda"),
+        lambda m: m.to(device=torch.device("cuda")),
+        lambda m: m.to("cuda", torch.float64),
+    ):
         module = move(torch.nn.Linear(2, 2))
         assert {p.device for p in module.parameters()} == {HERE}
     assert torch.nn.Linear(2, 2, device="cuda").weight.device == HERE
@@ -211,13 +242,26 @@ def test_modules(transfer: ModuleType) -> None:
 def test_is_cuda_answers_the_engine(transfer: ModuleType) -> None:
     question = "answer = tensor.is_cuda"
     answers = {}
-    for asker in ("deepinfer.model_executor.model_loader", "deep_ep.buffers", "transformers.modeling", "torch.nn.functional"):
+    for asker in (
+        "deepinfer.model_executor.model_loader",
+        "deep_ep.buffers",
+        "transformers.modeling",
+        "torch.nn.functional",
+    ):
         scope = {"__name__": asker, "tensor": torch.ones(1).cuda()}
         exec(question, scope)
         answers[asker.split(".")[0]] = scope["answer"]
     engine = {"deepinfer": True, "deep_ep": True}
     others = dict.fromkeys(("transformers", "torch"), TARGET == "neuron")
     assert answers == {**engine, **others}
+
+
+def test_devices_pickle_and_copy(transfer: ModuleType) -> None:
+    for device in (torch.device("cuda"), REAL_DEVICE("cpu"), torch.device("meta")):
+        assert pickle.loads(pickle.dumps(device)) == copy.deepcopy(device) == device
+    data = pickle.dumps(torch.device("cpu"))
+    transfer.uninstall()
+    assert pickle.loads(data) == torch.device("cpu") and torch.device is REAL_DEVICE
 
 
 def test_default_devices_and_contexts(transfer: ModuleType) -> None:
@@ -294,7 +338,11 @@ def test_loading(transfer: ModuleType) -> None:
         loaded = torch.load(buffer, map_location=location)["t"]
         assert loaded.device == HERE and loaded.cpu().tolist() == [0, 1, 2, 3]
     buffer.seek(0)
-    assert torch.load(buffer)["t"].device == torch.load(io.BytesIO(buffer.getvalue()), "cpu")["t"].device == REAL_DEVICE("cpu")
+    assert (
+        torch.load(buffer)["t"].device
+        == torch.load(io.BytesIO(buffer.getvalue()), "cpu")["t"].device
+        == REAL_DEVICE("cpu")
+    )
 
 
 def test_a_checkpoint_saved_on_cuda_loads_onto_the_target(transfer: ModuleType) -> None:
@@ -331,7 +379,9 @@ def test_device_memory_is_released_on_its_device(transfer: ModuleType) -> None:
 
 
 def test_probes_say_that_there_is_no_cuda(transfer: ModuleType) -> None:
-    assert torch.cuda.is_available() is False and torch.cuda.is_initialized() is False and torch.cuda.device_count() == 0
+    assert (
+        torch.cuda.is_available() is False and torch.cuda.is_initialized() is False and torch.cuda.device_count() == 0
+    )
     assert torch.cuda.get_device_capability() == (0, 0) and torch.cuda.current_device() == 0
 
 

@@ -38,9 +38,16 @@ def apply(checkout: Path, payload: dict[str, bytes], seams: tuple[Seam, ...] = F
 
 
 def git(checkout: Path, *arguments: str) -> str:
-    identity = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@t", "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@t"}
+    identity = {
+        "GIT_AUTHOR_NAME": "t",
+        "GIT_AUTHOR_EMAIL": "t@t",
+        "GIT_COMMITTER_NAME": "t",
+        "GIT_COMMITTER_EMAIL": "t@t",
+    }
     environment = {**os.environ, **identity, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
-    done = subprocess.run(["git", "-C", str(checkout), *arguments], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        ["git", "-C", str(checkout), *arguments], capture_output=True, text=True, env=environment, check=True
+    )
     return done.stdout
 
 
@@ -81,7 +88,7 @@ def test_a_dry_run_shows_the_diff_and_writes_nothing(checkout: Path, payload: di
     assert snapshot(checkout) == before
     diff = plan.diff()
     assert "--- a/deepinfer/__init__.py\n+++ b/deepinfer/__init__.py\n" in diff
-    assert '+    bootstrap.start(__path__, _so_dir)\n' in diff
+    assert "+    bootstrap.start(__path__, _so_dir)\n" in diff
     assert "--- /dev/null\n+++ b/csrc/neuron/target.hpp\n@@ -0,0 +1 @@\n+#pragma once\n" in diff
 
 
@@ -89,7 +96,12 @@ def test_the_diff_applies_with_patch(checkout: Path, payload: dict[str, bytes], 
     """The printed diff is the whole truth: patch(1) makes the same tree from it."""
     shutil.copytree(checkout, tmp_path / "patched")
     plan = api.plan(checkout, payload, seams=FEW)
-    subprocess.run(["git", "apply", "--unsafe-paths", f"--directory={tmp_path / 'patched'}"], input=plan.diff().encode(), check=True, cwd="/")
+    subprocess.run(
+        ["git", "apply", "--unsafe-paths", f"--directory={tmp_path / 'patched'}"],
+        input=plan.diff().encode(),
+        check=True,
+        cwd="/",
+    )
     api.apply(plan)
     assert {path: item[0] for path, item in snapshot(tmp_path / "patched").items()} == {
         path: item[0] for path, item in snapshot(checkout, without_record=True).items()
@@ -193,13 +205,17 @@ def test_a_file_that_changes_between_plan_and_apply_is_refused(checkout: Path, p
     refused(checkout, ModifiedSinceApplyError, "deepinfer/__init__.py", lambda: api.apply(plan))
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a//b", "./a", "", ".git/hooks/x", ".porter/applied.json"])
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../x", "a/../../x", "a//b", "./a", "", ".git/hooks/x", ".porter/applied.json"]
+)
 def test_a_payload_cannot_leave_the_checkout(path: str, checkout: Path) -> None:
     refused(checkout, CheckoutError, "plain path", lambda: api.plan(checkout, {path: b""}, seams=FEW))
 
 
 def test_a_payload_cannot_hold_a_file_that_a_seam_edits(checkout: Path) -> None:
-    refused(checkout, CheckoutError, "seams edit", lambda: api.plan(checkout, {"deepinfer/__init__.py": b""}, seams=FEW))
+    refused(
+        checkout, CheckoutError, "seams edit", lambda: api.plan(checkout, {"deepinfer/__init__.py": b""}, seams=FEW)
+    )
 
 
 def test_links_are_not_followed(checkout: Path, payload: dict[str, bytes], tmp_path: Path) -> None:
@@ -227,7 +243,9 @@ def test_nothing_to_revert(checkout: Path) -> None:
     refused(checkout, NotAppliedError, "nothing was applied", lambda: api.revert(checkout))
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"version": 99}', b'{"version": 1, "state": "x", "records": []}', b"\xff"])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{", b'{"version": 99}', b'{"version": 1, "state": "x", "records": []}', b"\xff"]
+)
 def test_a_broken_record_is_refused(data: bytes, checkout: Path, payload: dict[str, bytes]) -> None:
     apply(checkout, payload)
     (checkout / manifest.PATH).write_bytes(data)
@@ -250,12 +268,16 @@ def test_a_git_checkout_reverts_to_a_clean_status(git_checkout: Path, payload: d
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_dirty_file_that_would_be_written_is_refused(staged: bool, git_checkout: Path, payload: dict[str, bytes]) -> None:
+def test_a_dirty_file_that_would_be_written_is_refused(
+    staged: bool, git_checkout: Path, payload: dict[str, bytes]
+) -> None:
     with (git_checkout / "deepinfer/__init__.py").open("a") as file:
         file.write("# mine\n")
     if staged:
         git(git_checkout, "add", "-A")
-    refused(git_checkout, DirtyCheckoutError, r"deepinfer/__init__\.py", lambda: api.plan(git_checkout, payload, seams=FEW))
+    refused(
+        git_checkout, DirtyCheckoutError, r"deepinfer/__init__\.py", lambda: api.plan(git_checkout, payload, seams=FEW)
+    )
 
 
 def test_other_dirty_files_do_not_matter(git_checkout: Path, payload: dict[str, bytes]) -> None:
@@ -265,7 +287,9 @@ def test_other_dirty_files_do_not_matter(git_checkout: Path, payload: dict[str, 
     assert (git_checkout / "README.md").read_text() == "mine"
 
 
-def test_a_git_checkout_without_git_is_refused(git_checkout: Path, payload: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_git_checkout_without_git_is_refused(
+    git_checkout: Path, payload: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     refused(git_checkout, CheckoutError, "git cannot be run", lambda: api.plan(git_checkout, payload, seams=FEW))
 
@@ -274,7 +298,9 @@ def test_a_git_checkout_without_git_is_refused(git_checkout: Path, payload: dict
 
 
 @pytest.mark.parametrize("at", range(1, 9))
-def test_a_failing_write_leaves_nothing_behind(at: int, checkout: Path, payload: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_write_leaves_nothing_behind(
+    at: int, checkout: Path, payload: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = snapshot(checkout)
     plan = api.plan(checkout, payload, seams=FEW)
     real, calls = os.replace, [0]
@@ -292,7 +318,9 @@ def test_a_failing_write_leaves_nothing_behind(at: int, checkout: Path, payload:
     assert snapshot(checkout) == before
 
 
-def test_a_full_disk_while_staging_leaves_nothing_behind(checkout: Path, payload: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_staging_leaves_nothing_behind(
+    checkout: Path, payload: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = snapshot(checkout)
     plan = api.plan(checkout, payload, seams=FEW)
     real = os.fsync
@@ -310,10 +338,15 @@ def test_a_full_disk_while_staging_leaves_nothing_behind(checkout: Path, payload
 
 @pytest.mark.parametrize(
     ("command", "at"),
-    [("apply", 1), ("apply", 2), ("apply", 5), ("apply", 9), ("upgrade", 1), ("upgrade", 3), ("upgrade", 4)]
-    + [("revert", 1), ("revert", 2), ("revert", 4)],
+    [
+        *(("apply", at) for at in (1, 2, 5, 9)),
+        *(("upgrade", at) for at in (1, 3, 4)),
+        *(("revert", at) for at in (1, 2, 4)),
+    ],
 )
-def test_killed_at_any_moment_both_commands_go_on(command: str, at: int, checkout: Path, payload: dict[str, bytes]) -> None:
+def test_killed_at_any_moment_both_commands_go_on(
+    command: str, at: int, checkout: Path, payload: dict[str, bytes]
+) -> None:
     """SIGKILL before the n-th rename; afterwards revert restores, and apply completes."""
     before = snapshot(checkout)
     newer = {**payload, "csrc/neuron/target.hpp": b"// new\n", "deepinfer/x_new.py": b"\n"}

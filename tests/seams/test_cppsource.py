@@ -45,7 +45,9 @@ def test_finds_functions_methods_and_qualified_definitions() -> None:
 
 def test_replaces_a_conditional_line() -> None:
     cpp = source()
-    edit = cpp.replace_line(cpp.conditional(cpp.function("pick"), "WITH_A"), "#if defined(B)\n    return 1;\n#elif defined(WITH_A)")
+    edit = cpp.replace_line(
+        cpp.conditional(cpp.function("pick"), "WITH_A"), "#if defined(B)\n    return 1;\n#elif defined(WITH_A)"
+    )
     text = splice(cpp.data, (edit,)).decode()
     assert "{\n#if defined(B)\n    return 1;\n#elif defined(WITH_A)\n    return a;\n#else\n" in text
 

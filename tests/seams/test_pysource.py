@@ -74,7 +74,9 @@ def test_line_ends_and_byte_order_mark_are_kept(newline: str, mark: bytes) -> No
     data = mark + "def f():\n    # ü comment 注释\n    s = 'é'\n    return s\n".replace("\n", newline).encode()
     edits = python_edits(lambda source: (source.at_body_start(source.function("f"), "a = 1\nb = 2"),))(data)
     result = splice(data, edits)
-    expected = "def f():\n    # ü comment 注释\n    a = 1\n    b = 2\n\n    s = 'é'\n    return s\n".replace("\n", newline)
+    expected = "def f():\n    # ü comment 注释\n    a = 1\n    b = 2\n\n    s = 'é'\n    return s\n".replace(
+        "\n", newline
+    )
     assert result == mark + expected.encode()
 
 
@@ -92,7 +94,12 @@ def test_splice_undoes_nothing_else() -> None:
         (lambda s: s.class_("Kk"), 5, "class Kk in the module", "class K"),
         (lambda s: s.function("o", s.class_("K")), 5, "function o in K", "no function"),
         (lambda s: s.function("m", s.class_("K"), ["self", "p"]), 8, "function m(self, p)", "m(self, p, q)"),
-        (lambda s: s.require_names(s.function("f"), ["k", "gone"]), 19, "function f to use gone", "a body that does not"),
+        (
+            lambda s: s.require_names(s.function("f"), ["k", "gone"]),
+            19,
+            "function f to use gone",
+            "a body that does not",
+        ),
         (lambda s: s.require_fields(s.class_("K"), ["x", "y"]), 5, "class K with y", "a class without"),
         (lambda s: s.require_import("d"), 1, "from ... import d", "no such import"),
         (lambda s: s.imported_names("other"), 1, "from other import ...", "0 of them"),

@@ -53,6 +53,7 @@ MUTATIONS = [
     ("platform-choice", r"def get_platform\(", "def choose_platform(", "function get_platform", "def choose_platform("),
     ("platform-choice", r"class Platform:", "class BasePlatform:", "class Platform in", None),
     ("platform-choice", r"def is_npu\(self", "def on_npu(self", "function is_npu in Platform", None),
+    ("platform-choice", r"def is_gpu\(self\)", "def is_neuron(self)", "no is_neuron in Platform", "def is_neuron("),
     ("platform-choice", r"accelerator_kind", "kind_of_machine", "get_platform to use accelerator_kind", "def get_platform("),
     ("accelerator-kind", r"def device_numa_node\(index: int", "def device_numa_node(device: int", "device_numa_node(index, _root)", "def device_numa_node("),
     ("accelerator-kind", r"AcceleratorKind = Literal", "Kind = Literal", "AcceleratorKind = ...", None),
@@ -84,7 +85,13 @@ MUTATIONS = [
 
 @pytest.mark.parametrize(("name", "pattern", "replacement", "expected", "near"), MUTATIONS)
 def test_a_moved_anchor_is_refused_with_place_and_expectation(
-    name: str, pattern: str, replacement: str, expected: str, near: str | None, checkout: Path, payload: dict[str, bytes]
+    name: str,
+    pattern: str,
+    replacement: str,
+    expected: str,
+    near: str | None,
+    checkout: Path,
+    payload: dict[str, bytes],
 ) -> None:
     path = checkout / BY_NAME[name].path
     text, count = re.subn(pattern, replacement, path.read_text())
@@ -133,9 +140,14 @@ def test_all_seams_are_checked_before_the_first_refusal(checkout: Path, payload:
 def test_moved_code_around_an_anchor_is_no_drift(checkout: Path, payload: dict[str, bytes], tmp_path: Path) -> None:
     """Reformatting, comments and new neighbours must not stop a seam."""
     path = checkout / "deepinfer/platform.py"
-    path.write_text("# a new comment\n\n" + path.read_text().replace("@functools.cache\n", "def helper():\n    return 1\n\n\n@functools.cache\n"))
+    path.write_text(
+        "# a new comment\n\n"
+        + path.read_text().replace("@functools.cache\n", "def helper():\n    return 1\n\n\n@functools.cache\n")
+    )
     header = checkout / "csrc/cuda_utils.hpp"
-    header.write_text("// a new comment\n" + header.read_text().replace("inline torch::Device", "inline\n    torch::Device"))
+    header.write_text(
+        "// a new comment\n" + header.read_text().replace("inline torch::Device", "inline\n    torch::Device")
+    )
     assert api.check(checkout) == ()
     api.apply(api.plan(checkout, payload))
     shutil.copytree(checkout, tmp_path / "again")

@@ -118,7 +118,10 @@ def test_several_processes(tmp_path: Path) -> None:
                 cache.put({f"{me:032x}{n:032x}": encode(ModuleFacts(order=(str(n),)))})
                 assert cache.get([f"{me:032x}{n:032x}"])
         """)
-    running = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(me)], stderr=subprocess.PIPE) for me in range(4)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(me)], stderr=subprocess.PIPE)
+        for me in range(4)
+    ]
     for process in running:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors.decode()

@@ -202,7 +202,11 @@ def test_comments_and_blank_lines_move_nothing(sample: list[tuple[str, str]]) ->
     for name, text in sample:
         lines = text.split("\n")
         # Only at lines that start a top-level statement: inside strings the text would be part of a value.
-        starts = [index for index, line in enumerate(lines) if re.match(r"(def|class|@|import|from) ?\w", line) and "'''" not in line]
+        starts = [
+            index
+            for index, line in enumerate(lines)
+            if re.match(r"(def|class|@|import|from) ?\w", line) and "'''" not in line
+        ]
         for index in reversed(starts):
             if index and re.match(r"@|\)", lines[index - 1]) is None:
                 lines[index:index] = ["", "# a comment", ""]
@@ -210,8 +214,12 @@ def test_comments_and_blank_lines_move_nothing(sample: list[tuple[str, str]]) ->
 
 
 class _Parentheses(cst.CSTTransformer):
-    def leave_BinaryOperation(self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation) -> cst.BinaryOperation:
-        return updated_node.with_changes(lpar=[cst.LeftParen(), *updated_node.lpar], rpar=[*updated_node.rpar, cst.RightParen()])
+    def leave_BinaryOperation(
+        self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation
+    ) -> cst.BinaryOperation:
+        return updated_node.with_changes(
+            lpar=[cst.LeftParen(), *updated_node.lpar], rpar=[*updated_node.rpar, cst.RightParen()]
+        )
 
     def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
         value = updated_node.value

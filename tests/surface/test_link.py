@@ -10,7 +10,17 @@ import pytest
 
 from porter.errors import SourceError
 from porter.surface.link import extension_modules, link_package
-from porter.surface.model import BindingFacts, Export, Module, ModuleFacts, Parameter, Signature, Surface, Symbol, SymbolKind
+from porter.surface.model import (
+    BindingFacts,
+    Export,
+    Module,
+    ModuleFacts,
+    Parameter,
+    Signature,
+    Surface,
+    Symbol,
+    SymbolKind,
+)
 from porter.surface.python import extract
 
 ROOT = Path("/nonexistent")
@@ -20,7 +30,9 @@ def facts(files: Mapping[str, str]) -> dict[str, ModuleFacts]:
     return {path: extract(path, textwrap.dedent(text).encode()) for path, text in files.items()}
 
 
-def link(files: Mapping[str, str], bindings: Mapping[str, list[BindingFacts]] | None = None, root: Path = ROOT) -> Surface:
+def link(
+    files: Mapping[str, str], bindings: Mapping[str, list[BindingFacts]] | None = None, root: Path = ROOT
+) -> Surface:
     return link_package("src", "p", root, facts(files), bindings)
 
 
@@ -44,14 +56,20 @@ def shown(surface: Surface, name: str) -> dict[str, str]:
 
 
 def test_names_without_all() -> None:
-    found = link({"p/__init__.py": "def f(): pass\ndef _g(): pass\nX = 1\n_Y = 2\n__version__ = '1'\n__all_ = 3\nclass C: pass\nimport os\n"})
+    found = link(
+        {
+            "p/__init__.py": "def f(): pass\ndef _g(): pass\nX = 1\n_Y = 2\n__version__ = '1'\n__all_ = 3\nclass C: pass\nimport os\n"
+        }
+    )
     assert ids(found) == ["p.C", "p.X", "p.__version__", "p.f"]
     assert module(found, "p").exports == ()
     assert module(found, "p").exports_all is None
 
 
 def test_all_decides() -> None:
-    found = link({"p/__init__.py": "__all__ = ['f', '_h']\ndef f(): pass\ndef g(): pass\ndef _h(): pass\n__version__ = '1'\n"})
+    found = link(
+        {"p/__init__.py": "__all__ = ['f', '_h']\ndef f(): pass\ndef g(): pass\ndef _h(): pass\n__version__ = '1'\n"}
+    )
     assert ids(found) == ["p.__version__", "p._h", "p.f"]
     assert module(found, "p").exports_all == ("f", "_h")
 
@@ -73,7 +91,12 @@ def test_submodules() -> None:
         }
     )
     assert ids(found) == ["p.a.f", "p.c.d.h"]
-    assert [(one.name, one.is_package) for one in found.modules] == [("p", True), ("p.a", False), ("p.c", True), ("p.c.d", False)]
+    assert [(one.name, one.is_package) for one in found.modules] == [
+        ("p", True),
+        ("p.a", False),
+        ("p.c", True),
+        ("p.c.d", False),
+    ]
 
 
 def test_private_module_shows_through_a_public_one() -> None:
@@ -93,7 +116,13 @@ def test_private_module_under_a_public_name() -> None:
 
 
 def test_imports_of_a_plain_module_are_its_own() -> None:
-    found = link({"p/__init__.py": "", "p/a.py": "from .b import f\nfrom .b import g as g\nimport torch\n", "p/b.py": "def f(): pass\ndef g(): pass"})
+    found = link(
+        {
+            "p/__init__.py": "",
+            "p/a.py": "from .b import f\nfrom .b import g as g\nimport torch\n",
+            "p/b.py": "def f(): pass\ndef g(): pass",
+        }
+    )
     assert shown(found, "p.a") == {"g": "p.b.g"}
     assert module(found, "p.a").reachable == (Export("f", "p.b.f"),)
     assert symbol(found, "p.b.f").aliases == ()
@@ -117,7 +146,12 @@ def test_foreign_names() -> None:
 
 
 def test_star_import_takes_all() -> None:
-    found = link({"p/__init__.py": "from .a import *\n", "p/a.py": "__all__ = ['f', '_g']\ndef f(): pass\ndef _g(): pass\ndef h(): pass\n"})
+    found = link(
+        {
+            "p/__init__.py": "from .a import *\n",
+            "p/a.py": "__all__ = ['f', '_g']\ndef f(): pass\ndef _g(): pass\ndef h(): pass\n",
+        }
+    )
     assert shown(found, "p") == {"f": "p.a.f"}
     assert "p.a._g" in ids(found)
 
@@ -165,7 +199,13 @@ def test_star_import_of_another_package_is_named() -> None:
 
 
 def test_star_import_in_a_cycle() -> None:
-    found = link({"p/__init__.py": "from .a import *\n", "p/a.py": "from .b import *\ndef f(): pass\n", "p/b.py": "from .a import *\ndef g(): pass\n"})
+    found = link(
+        {
+            "p/__init__.py": "from .a import *\n",
+            "p/a.py": "from .b import *\ndef f(): pass\n",
+            "p/b.py": "from .a import *\ndef g(): pass\n",
+        }
+    )
     assert shown(found, "p") == {"f": "p.a.f", "g": "p.b.g"}
 
 
@@ -200,7 +240,15 @@ def test_computed_all(text: str, names: list[str]) -> None:
     assert not any("__all__" in note for note in found.opaque)
 
 
-@pytest.mark.parametrize("text", ["__all__ = make()", "__all__ = ['f', *torch.__all__]", "__all__ = ['f'] if x else ['g']", "__all__ = [n for n in y]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__all__ = make()",
+        "__all__ = ['f', *torch.__all__]",
+        "__all__ = ['f'] if x else ['g']",
+        "__all__ = [n for n in y]",
+    ],
+)
 def test_all_that_cannot_be_known(text: str) -> None:
     """Part of it is named as opaque, and every name that may be in it counts."""
     found = link({"p/__init__.py": f"import torch\ndef f(): pass\ndef g(): pass\ndef _h(): pass\n{text}\n"})
@@ -237,7 +285,11 @@ def test_alias_of_a_foreign_name_is_a_constant() -> None:
 
 
 def test_alias_of_a_method() -> None:
-    found = link({"p/__init__.py": "class C:\n    @classmethod\n    def make(cls, a, b=1): pass\n    def m(self, c): pass\nmake = C.make\nm = C.m\n"})
+    found = link(
+        {
+            "p/__init__.py": "class C:\n    @classmethod\n    def make(cls, a, b=1): pass\n    def m(self, c): pass\nmake = C.make\nm = C.m\n"
+        }
+    )
     assert [p.name for p in (symbol(found, "p.make").signature or Signature()).parameters] == ["a", "b"]
     assert [p.name for p in (symbol(found, "p.m").signature or Signature()).parameters] == ["self", "c"]
     assert symbol(found, "p.make").kind is SymbolKind.FUNCTION
@@ -286,7 +338,11 @@ def test_different_signatures_in_branches_are_named() -> None:
 
 
 def test_optional_module_that_is_not_there() -> None:
-    found = link({"p/__init__.py": "try:\n    from .envs import table\n    for key in table: pass\nexcept ImportError:\n    pass\n"})
+    found = link(
+        {
+            "p/__init__.py": "try:\n    from .envs import table\n    for key in table: pass\nexcept ImportError:\n    pass\n"
+        }
+    )
     assert ids(found) == []
     assert found.opaque[0] == "p/__init__.py:2: p.envs is imported but is in no file; its names are left out"
 
@@ -332,7 +388,14 @@ def test_submodule_over_a_function_of_its_name() -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["from .b import g", "from p.b import g", "from . import b; g = b.g", "import p.b; g = p.b.g", "import p.b as q; g = q.g", "from p import b as q; g = q.g"],
+    [
+        "from .b import g",
+        "from p.b import g",
+        "from . import b; g = b.g",
+        "import p.b; g = p.b.g",
+        "import p.b as q; g = q.g",
+        "from p import b as q; g = q.g",
+    ],
 )
 def test_ways_to_import(statement: str) -> None:
     files = {"p/__init__.py": "", "p/a.py": f"{statement}\ndef f(): return g()\n", "p/b.py": "def g(): return 1\n"}
@@ -340,16 +403,26 @@ def test_ways_to_import(statement: str) -> None:
     assert before.body != symbol(link({**files, "p/b.py": "def g(): return 2\n"}), "p.a.f").body
 
 
-@pytest.mark.parametrize("statement", ["from .b import g", "from . import b as z; g = z.g", "import p.b; g = p.b.g", "from p.b import g"])
+@pytest.mark.parametrize(
+    "statement", ["from .b import g", "from . import b as z; g = z.g", "import p.b; g = p.b.g", "from p.b import g"]
+)
 def test_imports_inside_functions(statement: str) -> None:
-    files = {"p/__init__.py": "", "p/a.py": f"def f():\n    {statement}\n    return g()\n", "p/b.py": "def g(): return 1\n"}
+    files = {
+        "p/__init__.py": "",
+        "p/a.py": f"def f():\n    {statement}\n    return g()\n",
+        "p/b.py": "def g(): return 1\n",
+    }
     used = "g" if "import g" in statement else None
     before, after = (symbol(link({**files, "p/b.py": f"def g(): return {n}\n"}), "p.a.f") for n in (1, 2))
     assert before.body != after.body or used is None
 
 
 def test_import_cycle() -> None:
-    files = {"p/__init__.py": "from .a import f\n", "p/a.py": "from .b import g\ndef f(): return g()\n", "p/b.py": "from . import a\ndef g(): return a.f()\n"}
+    files = {
+        "p/__init__.py": "from .a import f\n",
+        "p/a.py": "from .b import g\ndef f(): return g()\n",
+        "p/b.py": "from . import a\ndef g(): return a.f()\n",
+    }
     found = link(files)
     assert symbol(found, "p.a.f").aliases == ("p.f",)
     changed = link({**files, "p/b.py": files["p/b.py"].replace("a.f()", "a.f() + 1")})
@@ -357,7 +430,9 @@ def test_import_cycle() -> None:
 
 
 def test_package_below_other_folders() -> None:
-    found = link_package("src", "p", ROOT, facts({"python/src/p/__init__.py": "def f(): pass\n", "tests/test_p.py": "def g(): pass\n"}))
+    found = link_package(
+        "src", "p", ROOT, facts({"python/src/p/__init__.py": "def f(): pass\n", "tests/test_p.py": "def g(): pass\n"})
+    )
     assert ids(found) == ["p.f"]
     assert symbol(found, "p.f").path == "python/src/p/__init__.py"
 
@@ -376,9 +451,7 @@ def test_import_above_the_top() -> None:
 
 
 def test_members() -> None:
-    found = link(
-        {
-            "p/__init__.py": """
+    found = link({"p/__init__.py": """
             from dataclasses import dataclass
             class Base:
                 def inherited(self): pass
@@ -401,9 +474,7 @@ def test_members() -> None:
                 def c(cls): pass
                 class Inner:
                     W = 3
-            """
-        }
-    )
+            """})
     kinds = {one.id.removeprefix("p.C."): one.kind.value for one in found.symbols if one.id.startswith("p.C.")}
     assert kinds == {
         "Inner": "class",
@@ -429,8 +500,14 @@ def test_members() -> None:
         ("class C:\n    pass", None),
         ("class B:\n    def __init__(self, a): pass\nclass C(B): pass", [("a", None)]),
         ("@dataclass\nclass C:\n    a: int\n    b: str = 'x'\n    _c = 3", [("a", None), ("b", '"x"')]),
-        ("@dataclass\nclass B:\n    a: int\nclass D: pass\n@dataclass\nclass C(B, D):\n    b: int = 1", [("a", None), ("b", "1")]),
-        ("@dataclasses.dataclass(frozen=True)\nclass C:\n    a: list = field(default_factory=list)\n    b: int = field(init=False)", [("a", "...")]),
+        (
+            "@dataclass\nclass B:\n    a: int\nclass D: pass\n@dataclass\nclass C(B, D):\n    b: int = 1",
+            [("a", None), ("b", "1")],
+        ),
+        (
+            "@dataclasses.dataclass(frozen=True)\nclass C:\n    a: list = field(default_factory=list)\n    b: int = field(init=False)",
+            [("a", "...")],
+        ),
         ("@dataclass\nclass C:\n    a: ClassVar[int] = 1\n    b: int = field(default=2)", [("b", "2")]),
         ("@dataclass\nclass C:\n    a: int\n    _: KW_ONLY\n    b: int", [("a", None), ("b", None)]),
     ],
@@ -448,8 +525,20 @@ def binding(name: str, scope: str = "", kind: str = "function", **more: object) 
     return BindingFacts(scope, name, kind, "csrc/api.cpp", 7, signature, digest=f"digest of {scope}.{name}", **more)  # type: ignore[arg-type]
 
 
-EXTENSION = {"p/__init__.py": "from . import _C\nfrom ._C import fast, Handle\nfrom .a import wrapped, fast2\n", "p/a.py": "from ._C import fast as _fast\nimport p._C as _C\nfast2 = _C.other\ndef wrapped(y): return _fast(y) + _C.third(y)\n"}  # noqa: E501
-BINDINGS = {"p._C": [binding("fast"), binding("other"), binding("third"), binding("Handle", kind="class"), binding("wait", "Handle", "method"), binding("_hidden", "Handle", "method")]}  # noqa: E501
+EXTENSION = {
+    "p/__init__.py": "from . import _C\nfrom ._C import fast, Handle\nfrom .a import wrapped, fast2\n",
+    "p/a.py": "from ._C import fast as _fast\nimport p._C as _C\nfast2 = _C.other\ndef wrapped(y): return _fast(y) + _C.third(y)\n",
+}
+BINDINGS = {
+    "p._C": [
+        binding("fast"),
+        binding("other"),
+        binding("third"),
+        binding("Handle", kind="class"),
+        binding("wait", "Handle", "method"),
+        binding("_hidden", "Handle", "method"),
+    ]
+}
 
 
 def test_extension_names() -> None:
@@ -465,7 +554,9 @@ def test_extension_names() -> None:
 
 def test_extension_modules() -> None:
     assert extension_modules("p", ROOT, facts(EXTENSION)) == ("p._C",)
-    assert extension_modules("p", ROOT, facts({"p/__init__.py": "if x:\n    from p import npu as b\nelse:\n    from p import cuda as b\n"})) == ("p.cuda", "p.npu")
+    assert extension_modules(
+        "p", ROOT, facts({"p/__init__.py": "if x:\n    from p import npu as b\nelse:\n    from p import cuda as b\n"})
+    ) == ("p.cuda", "p.npu")
 
 
 def test_python_body_depends_on_the_binding_it_calls() -> None:
@@ -484,14 +575,22 @@ def test_name_of_a_binding_that_the_package_uses_otherwise() -> None:
 
 
 def test_attribute_aliases() -> None:
-    found = link({"p/__init__.py": "from ._C import new, old\n"}, {"p._C": [binding("new"), binding("old", kind="constant", alias_of="new")]})
+    found = link(
+        {"p/__init__.py": "from ._C import new, old\n"},
+        {"p._C": [binding("new"), binding("old", kind="constant", alias_of="new")]},
+    )
     assert ids(found) == ["p.new"]
     assert symbol(found, "p.new").aliases == ("p.old",)
     assert module(found, "p._C").exports == (Export("old", "p.new"),)
 
 
 def test_submodule_of_an_extension() -> None:
-    rows = [binding("sub", kind="module"), binding("inner", "sub"), binding("Kind", "sub", "class"), binding("m", "sub.Kind", "method")]
+    rows = [
+        binding("sub", kind="module"),
+        binding("inner", "sub"),
+        binding("Kind", "sub", "class"),
+        binding("m", "sub.Kind", "method"),
+    ]
     found = link({"p/__init__.py": "from ._C import sub\n"}, {"p._C": rows})
     assert ids(found) == ["p.sub.Kind", "p.sub.Kind.m", "p.sub.inner"]
     assert symbol(found, "p.sub.Kind.m").module == "p._C.sub"
@@ -508,7 +607,9 @@ def test_extension_without_sources() -> None:
 
 
 def test_unresolved_bindings_are_named() -> None:
-    found = link({"p/__init__.py": "from ._C import f\n"}, {"p._C": [binding("f"), binding("*", opaque="a loop makes names")]})
+    found = link(
+        {"p/__init__.py": "from ._C import f\n"}, {"p._C": [binding("f"), binding("*", opaque="a loop makes names")]}
+    )
     assert found.opaque == ("csrc/api.cpp:7: a loop makes names",)
 
 
@@ -577,7 +678,9 @@ def test_what_a_change_moves(path: str, old: str, new: str, moved: set[str]) -> 
     before = {one.id: one.body for one in link(BODIES).symbols}
     assert old in BODIES[path]
     after = {one.id: one.body for one in link({**BODIES, path: BODIES[path].replace(old, new)}).symbols}
-    assert {name.removeprefix("p.a.") for name in before if before[name] != after[name] and name.startswith("p.a.")} == moved
+    assert {
+        name.removeprefix("p.a.") for name in before if before[name] != after[name] and name.startswith("p.a.")
+    } == moved
 
 
 def test_own_digest_is_of_the_body_alone() -> None:
@@ -586,14 +689,28 @@ def test_own_digest_is_of_the_body_alone() -> None:
 
 
 def test_swapped_imports_move_the_body() -> None:
-    files = {"p/__init__.py": "", "p/b.py": "def one(): return 1\ndef two(): return 2\n", "p/a.py": "from .b import one as f, two as g\ndef h(): return f() - g()\n"}
+    files = {
+        "p/__init__.py": "",
+        "p/b.py": "def one(): return 1\ndef two(): return 2\n",
+        "p/a.py": "from .b import one as f, two as g\ndef h(): return f() - g()\n",
+    }
     swapped = {**files, "p/a.py": files["p/a.py"].replace("one as f, two as g", "two as f, one as g")}
     assert symbol(link(files), "p.a.h").body != symbol(link(swapped), "p.a.h").body
 
 
 def test_moving_a_helper_to_another_module_moves_nothing() -> None:
-    files = {"p/__init__.py": "", "p/b.py": "def one(): return 1\n", "p/c.py": "", "p/a.py": "from .b import one\ndef h(): return one()\n"}
-    other = {"p/__init__.py": "", "p/c.py": "def one(): return 1\n", "p/b.py": "", "p/a.py": "from .c import one\ndef h(): return one()\n"}
+    files = {
+        "p/__init__.py": "",
+        "p/b.py": "def one(): return 1\n",
+        "p/c.py": "",
+        "p/a.py": "from .b import one\ndef h(): return one()\n",
+    }
+    other = {
+        "p/__init__.py": "",
+        "p/c.py": "def one(): return 1\n",
+        "p/b.py": "",
+        "p/a.py": "from .c import one\ndef h(): return one()\n",
+    }
     assert symbol(link(files), "p.a.h").body == symbol(link(other), "p.a.h").body
 
 
@@ -607,18 +724,26 @@ def test_order_of_files_does_not_matter() -> None:
 def test_names_of_a_module() -> None:
     source = "import torch\nfrom typing import Optional as Opt\nfrom .b import Size\nif TYPE_CHECKING:\n    from x import Late\ndef f(a: Opt[torch.Tensor], b: 'Late', c: Size = Size(1)): return os.x\n"
     found = link({"p/__init__.py": "", "p/a.py": source, "p/b.py": "class Size: pass\n"})
-    assert module(found, "p.a").names == (("Late", "x.Late"), ("Opt", "typing.Optional"), ("Size", "p.b.Size"), ("torch", "torch"))
+    assert module(found, "p.a").names == (
+        ("Late", "x.Late"),
+        ("Opt", "typing.Optional"),
+        ("Size", "p.b.Size"),
+        ("torch", "torch"),
+    )
 
 
 def test_loop_leftovers_are_named_and_left_out() -> None:
     found = link({"p/__init__.py": "for k in (1, 2):\n    last = k\n"})
     assert ids(found) == []
-    assert found.opaque == ("p/__init__.py:1: k is bound in a loop and is left out", "p/__init__.py:2: last is bound in a loop and is left out")
+    assert found.opaque == (
+        "p/__init__.py:1: k is bound in a loop and is left out",
+        "p/__init__.py:2: last is bound in a loop and is left out",
+    )
 
 
 def test_constructs_are_named() -> None:
     found = link({"p/__init__.py": "\nglobals()['x'] = 1\n", "p/a.py": "exec('y = 1')\n"})
-    assert found.opaque == ('p/__init__.py:2: assigns to globals()["x"]', "p/a.py:1: exec(\"y = 1\")")
+    assert found.opaque == ('p/__init__.py:2: assigns to globals()["x"]', 'p/a.py:1: exec("y = 1")')
 
 
 def test_name_that_only_runtime_binds() -> None:
@@ -628,7 +753,13 @@ def test_name_that_only_runtime_binds() -> None:
 
 
 def test_a_symbol_has_one_identity() -> None:
-    found = link({"p/__init__.py": "from .a import f\nfrom .b import g\n", "p/a.py": "def f(): pass\n", "p/b.py": "from .a import f as g\n__all__ = ['g']\n"})
+    found = link(
+        {
+            "p/__init__.py": "from .a import f\nfrom .b import g\n",
+            "p/a.py": "def f(): pass\n",
+            "p/b.py": "from .a import f as g\n__all__ = ['g']\n",
+        }
+    )
     assert ids(found) == ["p.a.f"]
     assert symbol(found, "p.a.f").aliases == ("p.b.g", "p.f", "p.g")
 
@@ -645,6 +776,8 @@ def test_names_that_a_module_gives_on_demand() -> None:
 
 
 def test_guarded_import_of_an_extension() -> None:
-    found = link({"p/__init__.py": "try:\n    from . import _C\nexcept ImportError:\n    _C = None\ndef f(): return _C.g()\n"})
+    found = link(
+        {"p/__init__.py": "try:\n    from . import _C\nexcept ImportError:\n    _C = None\ndef f(): return _C.g()\n"}
+    )
     assert ids(found) == ["p.f"]
     assert found.opaque == ("p/__init__.py:2: p._C is imported but is in no file; its names are left out",)

@@ -24,7 +24,12 @@ def facts(files: Mapping[str, str]) -> dict[str, ModuleFacts]:
 
 
 def tree(**files: str) -> dict[str, ModuleFacts]:
-    rows = {"deepinfer/__init__.py": "", f"{BASE}/__init__.py": "", f"{BASE}/asc/__init__.py": "", f"{BASE}/ops.py": "globals()[x] = 1\n"}
+    rows = {
+        "deepinfer/__init__.py": "",
+        f"{BASE}/__init__.py": "",
+        f"{BASE}/asc/__init__.py": "",
+        f"{BASE}/ops.py": "globals()[x] = 1\n",
+    }
     return facts({**rows, **{f"{BASE}/{name.replace('__', '/')}.py": text for name, text in files.items()}})
 
 
@@ -47,7 +52,11 @@ def helper(): pass
 def test_names() -> None:
     found = link_backend(ROOT, tree(asc__norm=FACTORY, common="WIDTH = 1\n"), "asc")
     (symbol,) = found.symbols
-    assert (symbol.id, symbol.module, symbol.qualname) == ("tilelang_ops.asc.norm.norm_tl", "tilelang_ops.asc.norm", "norm_tl")
+    assert (symbol.id, symbol.module, symbol.qualname) == (
+        "tilelang_ops.asc.norm.norm_tl",
+        "tilelang_ops.asc.norm",
+        "norm_tl",
+    )
     assert symbol.kind is SymbolKind.FACTORY
     assert symbol.path == f"{BASE}/asc/norm.py"
     assert [module.name for module in found.modules] == ["tilelang_ops.asc", "tilelang_ops.asc.norm"]
@@ -57,13 +66,19 @@ def test_names() -> None:
 
 
 def test_body_follows_the_engine() -> None:
-    first, second = (link_backend(ROOT, tree(asc__norm=FACTORY, common=f"WIDTH = {n}\n"), "asc").symbols[0] for n in (1, 2))
+    first, second = (
+        link_backend(ROOT, tree(asc__norm=FACTORY, common=f"WIDTH = {n}\n"), "asc").symbols[0] for n in (1, 2)
+    )
     assert first.own == second.own
     assert first.body != second.body
 
 
 def test_imported_and_assigned_names_count() -> None:
-    found = link_backend(ROOT, tree(asc__a="from .b import f_tl\ng_tl = f_tl\nfrom . import b as b_tl\n", asc__b="def f_tl(): pass\n"), "asc")
+    found = link_backend(
+        ROOT,
+        tree(asc__a="from .b import f_tl\ng_tl = f_tl\nfrom . import b as b_tl\n", asc__b="def f_tl(): pass\n"),
+        "asc",
+    )
     assert [symbol.id for symbol in found.symbols] == ["tilelang_ops.asc.b.f_tl"]
     assert found.symbols[0].aliases == ("tilelang_ops.asc.a.f_tl", "tilelang_ops.asc.a.g_tl")
     module = next(one for one in found.modules if one.name == "tilelang_ops.asc.a")
@@ -99,7 +114,13 @@ def test_call_sites_of_the_interfaces() -> None:
 
 
 def test_references() -> None:
-    found = link_references(ROOT, tree(norm="def norm_ref(x): return x\ndef norm(x): pass\nfrom .common import y_ref\n", common="def y_ref(): pass\n"))
+    found = link_references(
+        ROOT,
+        tree(
+            norm="def norm_ref(x): return x\ndef norm(x): pass\nfrom .common import y_ref\n",
+            common="def y_ref(): pass\n",
+        ),
+    )
     assert [symbol.id for symbol in found.symbols] == ["tilelang_ops.common.y_ref", "tilelang_ops.norm.norm_ref"]
     assert found.source == "tilelang_ops"
 
@@ -161,7 +182,7 @@ def engine(source_root: Callable[[str], Path]) -> tuple[Path, dict[str, ModuleFa
 
 
 def test_real_backends(engine: tuple[Path, dict[str, ModuleFacts]]) -> None:
-    asc, cuda = (link_backend(*engine, backend) for backend in ("asc", "cuda"))  # type: ignore[arg-type]
+    asc, cuda = (link_backend(*engine, backend) for backend in ("asc", "cuda"))
     assert len(asc.symbols) == 42
     names = {symbol.qualname for symbol in cuda.symbols}
     assert names - {symbol.qualname for symbol in asc.symbols} == {"detect_outlier_and_abort_tl"}
@@ -171,6 +192,11 @@ def test_real_backends(engine: tuple[Path, dict[str, ModuleFacts]]) -> None:
 
 def test_real_engine(engine: tuple[Path, dict[str, ModuleFacts]]) -> None:
     names = engine_imports(*engine)
-    for expected in ("deep_gemm.fp8_einsum", "tile_kernels.mhc.post_kernel.mhc_post_fwd", "deep_select.interface.topk", "deep_ep.EPBuffer"):
+    for expected in (
+        "deep_gemm.fp8_einsum",
+        "tile_kernels.mhc.post_kernel.mhc_post_fwd",
+        "deep_select.interface.topk",
+        "deep_ep.EPBuffer",
+    ):
         assert expected in names
     assert not any(name.startswith("tilelang.ascend") for name in names)

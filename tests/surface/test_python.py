@@ -14,7 +14,15 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from porter.errors import UnreadableFileError
 from porter.surface.cache import decode, encode
 from porter.surface.lines import Lines
-from porter.surface.model import Argument, ClassFacts, ConstantFacts, Decorator, FunctionFacts, ModuleFacts, ParameterKind
+from porter.surface.model import (
+    Argument,
+    ClassFacts,
+    ConstantFacts,
+    Decorator,
+    FunctionFacts,
+    ModuleFacts,
+    ParameterKind,
+)
 from porter.surface.python import extract
 
 
@@ -51,7 +59,9 @@ def test_parameters() -> None:
     assert found.returns == "dict[str, int]"
 
 
-@pytest.mark.parametrize("kind", ["def f(*, a): pass", "def f(a, *, b): pass", "def f(*args, b): pass", "def f(a, /): pass", "def f(): pass"])
+@pytest.mark.parametrize(
+    "kind", ["def f(*, a): pass", "def f(a, *, b): pass", "def f(*args, b): pass", "def f(a, /): pass", "def f(): pass"]
+)
 def test_parameter_kinds_agree_with_python(kind: str) -> None:
     args = ast.parse(kind).body[0].args  # type: ignore[attr-defined]
     found = function(kind).signature.parameters
@@ -181,6 +191,13 @@ def test_method_references() -> None:
     assert found.methods[1].references == ("staticmethod",)
 
 
+@pytest.mark.parametrize(("name", "real"), [("__x", "_Owner__x"), ("__x__", "__x__"), ("_x", "_x"), ("x", "x")])
+def test_private_parameters_of_methods(name: str, real: str) -> None:
+    found = klass(f"class _Owner:\n    def m(self, {name}): pass\n").methods[0].signature
+    assert found.parameters[1].name == real
+    assert function(f"def f({name}): pass").signature.parameters[0].name == name
+
+
 def test_local_imports() -> None:
     found = function("""
         def f():
@@ -245,13 +262,23 @@ def test_constant_details() -> None:
 
 @pytest.mark.parametrize(
     "loose",
-    ["A['k'] = 2", "A.update(b)", "A.b = 1", "for k in ks: A[k] = 1", "setattr(A, 'b', 1)", "if x: A.append(1)", "del A['k']", "A.b['c'] += 1"],
+    [
+        "A['k'] = 2",
+        "A.update(b)",
+        "A.b = 1",
+        "for k in ks: A[k] = 1",
+        "setattr(A, 'b', 1)",
+        "if x: A.append(1)",
+        "del A['k']",
+        "A.b['c'] += 1",
+    ],
 )
 @pytest.mark.parametrize("definition", ["A = {}", "def A(): pass", "class A: pass"])
 def test_loose_statements_move_what_they_act_on(definition: str, loose: str) -> None:
     def digest(source: str) -> str:
         found = facts(source)
-        return next(fact.digest for fact in (*found.functions, *found.classes, *found.constants) if fact.name == "A")
+        every: list[FunctionFacts | ClassFacts | ConstantFacts] = [*found.functions, *found.classes, *found.constants]
+        return next(fact.digest for fact in every if fact.name == "A")
 
     assert digest(f"{definition}\n{loose}") != digest(definition)
     assert digest(f"{definition}\n{loose}") == digest(f"{definition}\n# comment\n{loose}\n")
@@ -305,7 +332,7 @@ def test_guards() -> None:
             import h
         else:
             import i
-        if not typing.TYPE_CHECKING:
+        if not t.TYPE_CHECKING:
             import j
         with z:
             import k
@@ -400,7 +427,13 @@ def test_class() -> None:
         ("_d", "4", None),
     ]
     assert [inner.name for inner in found.classes] == ["Inner"]
-    assert [(method.name, method.guard) for method in found.methods] == [("__init__", ""), ("p", ""), ("p", ""), ("c", ""), ("guarded", "if x")]
+    assert [(method.name, method.guard) for method in found.methods] == [
+        ("__init__", ""),
+        ("p", ""),
+        ("p", ""),
+        ("c", ""),
+        ("guarded", "if x"),
+    ]
     assert found.instance_attributes == ("f", "g", "h", "l")
     assert found.references == ("Base", "Meta", "dataclass", "x")
 
@@ -453,7 +486,10 @@ def test_opaque(source: str) -> None:
     assert int(found.opaque[0].partition(":")[0]) >= 2
 
 
-@pytest.mark.parametrize("source", ["setattr(a, 'b', 1)", "f()", "logging.getLogger(__name__).x()", "a = logging.getLogger(__name__)", "a.b[c] = d"])
+@pytest.mark.parametrize(
+    "source",
+    ["setattr(a, 'b', 1)", "f()", "logging.getLogger(__name__).x()", "a = logging.getLogger(__name__)", "a.b[c] = d"],
+)
 def test_not_opaque(source: str) -> None:
     assert facts(source).opaque == () or "getLogger" in source
 

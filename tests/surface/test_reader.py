@@ -66,7 +66,9 @@ def test_several_processes_read_the_same(tree: Path, cache: FactsCache, monkeypa
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_every_unreadable_file_is_named(tree: Path, cache: FactsCache, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_unreadable_file_is_named(
+    tree: Path, cache: FactsCache, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("porter.surface.reader._WORTH_A_PROCESS", 1)
     (tree / "p/a.py").write_text("def f(:\n")
     (tree / "p/sub/c.py").write_bytes(b"x = 1\n# \xff\n")
@@ -81,7 +83,7 @@ def test_every_unreadable_file_is_named(tree: Path, cache: FactsCache, jobs: int
     assert len(read_tree(tree, python_files(tree), jobs=jobs, cache=cache)) == 6
 
 
-def _ends_on_a_bad_file(items: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+def _ends_on_a_bad_file(items: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes] | tuple[str, int | None, str]]:
     if any(data == b"bad" for _, data in items):
         os._exit(9)
     return [(name, data) for name, data in items]

@@ -34,7 +34,9 @@ class FakeFinder:
     """Last on ``sys.meta_path``: asked only for what nobody else found."""
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if name.split(".")[0] not in PACKAGES:
             return None
         return importlib.machinery.ModuleSpec(name, FakeFinder, is_package=True)  # type: ignore[arg-type]

@@ -106,6 +106,8 @@ for _name, _value in {
     "set_stream": None,
 }.items():
     setattr(module, _name, _logged(_name, _value))
+
+
 class Device(contextlib.AbstractContextManager[None]):
     """``with torch.neuron.device(d)``."""
 
@@ -154,7 +156,9 @@ def on_device(value: Any) -> bool:
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     schema = op._schema.arguments
     flat, spec = pytree.tree_flatten((args, kwargs))
-    if any(isinstance(x, torch.Tensor) and not on_device(x) and x.ndim for x in flat) and any(on_device(x) for x in flat):
+    if any(isinstance(x, torch.Tensor) and not on_device(x) and x.ndim for x in flat) and any(
+        on_device(x) for x in flat
+    ):
         raise RuntimeError(f"{op}: tensors on neuron and on the host")
     back: dict[int, torch.Tensor] = {}
     host = []
@@ -195,18 +199,32 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
 real_device = torch.device
 
 
-def _empty(size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None) -> Any:
-    return to_device(torch.empty(size, dtype=dtype or torch.get_default_dtype(), device=real_device("cpu")), device and device.index)
+def _empty(
+    size: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> Any:
+    return to_device(
+        torch.empty(size, dtype=dtype or torch.get_default_dtype(), device=real_device("cpu")), device and device.index
+    )
 
 
-def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def _empty_strided(
+    size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
     host = torch.empty_strided(size, stride, dtype=dtype or torch.get_default_dtype(), device=real_device("cpu"))
     return to_device(host, device and device.index)
 
 
 def _as_strided(self: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
     out = aten.alias.default(self)
-    return aten.as_strided_.default(out, size, stride, self.storage_offset() if storage_offset is None else storage_offset)
+    return aten.as_strided_.default(
+        out, size, stride, self.storage_offset() if storage_offset is None else storage_offset
+    )
 
 
 def _view(self: Any, size: Any) -> Any:
@@ -282,7 +300,7 @@ def register_backend() -> None:
             super().__init__(rank, size)
             self.inner, self._group_name = dist.ProcessGroupGloo(store, rank, size, timeout), ""
 
-        def getBackendName(self) -> str:  # noqa: N802 - torch's own name
+        def getBackendName(self) -> str:
             return NAME
 
         def _set_group_name(self, name: str) -> None:
@@ -311,4 +329,6 @@ def register_backend() -> None:
         def barrier(self, opts: Any = None) -> Any:
             return self.inner.barrier(opts or c10d.BarrierOptions())
 
-    dist.Backend.register_backend(NAME, lambda store, rank, size, timeout: Group(store, rank, size, timeout), devices=[NAME])
+    dist.Backend.register_backend(
+        NAME, lambda store, rank, size, timeout: Group(store, rank, size, timeout), devices=[NAME]
+    )

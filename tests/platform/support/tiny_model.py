@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 VOCABULARY = 512
-SPECIAL = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<image>")
+_BAR, _GAP = "\uff5c", "\u2581"  # the signs of the released tokenizer's own tokens
+SPECIAL = (
+    f"<{_BAR}begin{_GAP}of{_GAP}sentence{_BAR}>",
+    f"<{_BAR}end{_GAP}of{_GAP}sentence{_BAR}>",
+    f"<{_BAR}{_GAP}pad{_GAP}{_BAR}>",
+    "<image>",
+)
 
 TEXT: dict[str, Any] = {
     "hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "num_key_value_heads": 1, "num_hidden_layers": 6,
@@ -53,6 +59,13 @@ def write(folder: Path) -> Path:
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[0], "eos_token": SPECIAL[1], "pad_token": SPECIAL[2]})
+        json.dumps(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "bos_token": SPECIAL[0],
+                "eos_token": SPECIAL[1],
+                "pad_token": SPECIAL[2],
+            }
+        )
     )
     return folder

@@ -23,7 +23,9 @@ def payload() -> dict[str, bytes]:
     files = {**_below(ROOT / "generated"), **_below(ROOT / "overrides" / "engine")}
     if not fake_vendor():
         return files
-    return {path: data for path, data in files.items() if not path.startswith(tuple(f"{VENDOR}/{name}/" for name in FAKED))}
+    return {
+        path: data for path, data in files.items() if not path.startswith(tuple(f"{VENDOR}/{name}/" for name in FAKED))
+    }
 
 
 def _below(folder: Path) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ MARK = "INSPECT-TRUTH "
 def stand_in(name: str) -> types.ModuleType:
     """A module that has any attribute: a class for a capitalised name, else a function."""
     module = types.ModuleType(name)
-    module.__path__ = []  # type: ignore[attr-defined]
+    module.__path__ = []
 
     def attribute(wanted: str) -> Any:
         if wanted.startswith("__"):
@@ -55,7 +55,7 @@ def functions_behind(value: object, depth: int = 0) -> Iterator[types.FunctionTy
         try:
             inner = inspect.getattr_static(value, name, None)
             inner = getattr(value, name) if inner is not None else None
-        except Exception:  # noqa: BLE001 - a descriptor may do anything
+        except Exception:
             inner = None
         if inner is not None and callable(inner) and inner is not value:
             yield from functions_behind(inner, depth + 1)
@@ -110,16 +110,17 @@ def same(value: object, text: str | None, namespace: dict[str, Any]) -> bool:
     if text is None:
         return False
     try:
-        other = eval(text, dict(namespace))  # noqa: S307 - upstream's own default, in its own module
-    except Exception:  # noqa: BLE001
+        other = eval(text, dict(namespace))
+    except Exception:
         return False
     if other is value or type(other) is not type(value):
         return other is value
-    if isinstance(value, types.FunctionType):
-        return value.__code__.co_code == other.__code__.co_code and value.__code__.co_consts == other.__code__.co_consts
+    if isinstance(value, types.FunctionType) and isinstance(other, types.FunctionType):
+        mine, theirs = value.__code__, other.__code__
+        return mine.co_code == theirs.co_code and mine.co_consts == theirs.co_consts
     try:
         return bool(other == value) or repr(other) == repr(value)
-    except Exception:  # noqa: BLE001
+    except Exception:
         return repr(other) == repr(value)
 
 
@@ -140,7 +141,7 @@ def ask(symbol: dict[str, Any]) -> dict[str, Any]:
     if module is None:
         return {"error": "module not imported"}
     *owners, last = symbol["qualname"].split(".")
-    owner: object = module
+    owner: Any = module
     namespace = dict(vars(module))
     for name in owners:
         owner = vars(owner).get(name, getattr(owner, name, None)) if owner is not None else None
@@ -151,15 +152,17 @@ def ask(symbol: dict[str, Any]) -> dict[str, Any]:
         if owner is None:
             return {"error": "absent"}
         namespace.update(vars(owner))
-    table = vars(owner)
+    table = dict(vars(owner))
     if last not in table and not hasattr(owner, last):
         if last in getattr(owner, "__annotations__", {}):
             return {"type": "annotation", "is_class": False}
         # A class decorator may have put another class in the place of the one that is written.
-        original = next((kind for kind in classes_behind(owner) if kind.__name__ == owner.__name__ and last in vars(kind)), None)
+        original = next(
+            (kind for kind in classes_behind(owner) if kind.__name__ == owner.__name__ and last in vars(kind)), None
+        )
         if original is None:
             return {"error": "absent"}
-        owner, table = original, vars(original)
+        owner, table = original, dict(vars(original))
     value = table[last] if last in table else getattr(owner, last)
     out: dict[str, Any] = {"type": type(value).__name__, "is_class": isinstance(value, type)}
     if symbol.get("defaults") is not None:
@@ -212,7 +215,7 @@ def main() -> None:
     for name in request["modules"]:
         try:
             importlib.import_module(name)
-        except BaseException as error:  # noqa: BLE001 - reported
+        except BaseException as error:
             errors[name] = f"{type(error).__name__}: {error}"[:300]
     package = request["package"]
     modules = {

@@ -63,17 +63,27 @@ def _facts(root: Path, package: str) -> dict[str, ModuleFacts]:
         return read_tree(root, python_files(root / package), cache=cache)
 
 
-def _ask(package: str, paths: list[Path], modules: list[str], fakes: list[str], symbols: list[Symbol], folder: Path) -> Any:
+def _ask(
+    package: str, paths: list[Path], modules: list[str], fakes: list[str], symbols: list[Symbol], folder: Path
+) -> Any:
     rows = [
         {
             "id": symbol.id,
             "module": symbol.module,
             "qualname": symbol.qualname,
-            "defaults": [p.default for p in symbol.signature.parameters] if symbol.signature and _is_callable(symbol) else None,
+            "defaults": (
+                [p.default for p in symbol.signature.parameters] if symbol.signature and _is_callable(symbol) else None
+            ),
         }
         for symbol in symbols
     ]
-    request = {"package": package, "paths": [str(path) for path in paths], "modules": modules, "fakes": fakes, "symbols": rows}
+    request = {
+        "package": package,
+        "paths": [str(path) for path in paths],
+        "modules": modules,
+        "fakes": fakes,
+        "symbols": rows,
+    }
     file = folder / "request.json"
     file.write_text(json.dumps(request), encoding="utf-8")
     done = subprocess.run(
@@ -95,7 +105,9 @@ def _is_callable(symbol: Symbol) -> bool:
 
 
 @pytest.fixture(scope="module", params=["deep_select", "flash_mla", "deep_ep", "deep_gemm", "tile_kernels", "tilelang"])
-def truth(request: pytest.FixtureRequest, source_root: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Truth:
+def truth(
+    request: pytest.FixtureRequest, source_root: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Truth:
     package = request.param
     root = source_root(package)
     facts = _facts(root, package)
@@ -167,7 +179,10 @@ def test_signatures(truth: Truth) -> None:
 def test_names_are_there(truth: Truth) -> None:
     """Every symbol exists at run time, but for what stands in a branch that is not taken here."""
     conditional = {
-        f"{fact.name}@{path}" for path, facts in truth.facts.items() for fact in facts.constants if "if " in fact.guard or "else " in fact.guard
+        f"{fact.name}@{path}"
+        for path, facts in truth.facts.items()
+        for fact in facts.constants
+        if "if " in fact.guard or "else " in fact.guard
     }
     absent = []
     for symbol in truth.surface.symbols:
@@ -210,7 +225,12 @@ def test_nothing_is_missing(truth: Truth) -> None:
                 continue
             # A name that its own module keeps out of ``__all__`` is not public through an import elsewhere.
             home = modules.get(told["home"])
-            if home is not None and home.name != name and home.exports_all is not None and attribute not in home.exports_all:
+            if (
+                home is not None
+                and home.name != name
+                and home.exports_all is not None
+                and attribute not in home.exports_all
+            ):
                 continue
             missing.append(f"{name}.{attribute}: {told}")
     assert missing == []
@@ -222,7 +242,12 @@ def test_constructors(truth: Truth) -> None:
     differences = []
     for symbol in truth.surface.symbols:
         told = truth.symbols.get(symbol.id)
-        if symbol.kind is not SymbolKind.CLASS or symbol.signature is None or told is None or told.get("constructor") is None:
+        if (
+            symbol.kind is not SymbolKind.CLASS
+            or symbol.signature is None
+            or told is None
+            or told.get("constructor") is None
+        ):
             continue
         ours = [[parameter.name, _KINDS[parameter.kind]] for parameter in symbol.signature.parameters]
         if ours != told["constructor"] and not _constructor_is_replaced(symbol, told):
@@ -232,14 +257,21 @@ def test_constructors(truth: Truth) -> None:
 
 def _constructor_is_replaced(symbol: Symbol, told: Mapping[str, Any]) -> bool:
     """A class decorator or a metaclass gives another ``__init__`` than the one that is written."""
-    return bool(symbol.decorators and told["constructor"] in ([["args", "variadic positional"], ["kwargs", "variadic keyword"]],))
+    return bool(
+        symbol.decorators
+        and told["constructor"] in ([["args", "variadic positional"], ["kwargs", "variadic keyword"]],)
+    )
 
 
 def test_autograd_functions(source_root: Callable[[str], Path]) -> None:
     """``F.apply`` takes what ``F.forward`` takes, without the context and by position."""
     root = source_root("tile_kernels_1_0_0")
     surface = link_package("tile_kernels", "tile_kernels", root, _facts(root, "tile_kernels"))
-    found = [symbol for symbol in surface.symbols if symbol.kind is SymbolKind.FUNCTION and (symbol.value or "").endswith(".apply")]
+    found = [
+        symbol
+        for symbol in surface.symbols
+        if symbol.kind is SymbolKind.FUNCTION and (symbol.value or "").endswith(".apply")
+    ]
     assert found
     for symbol in found:
         assert symbol.signature is not None
@@ -247,7 +279,9 @@ def test_autograd_functions(source_root: Callable[[str], Path]) -> None:
         owner = (symbol.value or "").rpartition(".")[0]
         klass = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner)
         forward = next(node for node in klass.body if isinstance(node, ast.FunctionDef) and node.name == "forward")
-        assert [parameter.name for parameter in symbol.signature.parameters] == [one.arg for one in forward.args.args][1:]
+        assert [parameter.name for parameter in symbol.signature.parameters] == [one.arg for one in forward.args.args][
+            1:
+        ]
 
 
 @pytest.mark.parametrize(("backend", "count"), [("asc", 42), ("cuda", 43)])
@@ -260,7 +294,12 @@ def test_factories(backend: Backend, count: int, source_root: Callable[[str], Pa
     told = _ask(PACKAGE, [root, source_root("tile_kernels")], modules, [], symbols, tmp_path)
     assert told["errors"] == {}
     # The names that ops.py would take, by its own rule, from the real modules.
-    real = {name for names in told["modules"].values() for name in names if name.endswith("_tl") and not name.startswith("_")}
+    real = {
+        name
+        for names in told["modules"].values()
+        for name in names
+        if name.endswith("_tl") and not name.startswith("_")
+    }
     assert {symbol.qualname for symbol in symbols} == real
     assert len(real) == count
     differences = []
@@ -285,7 +324,11 @@ def _compare_tree(symbol: Symbol, tree: ast.Module) -> list[str]:
     nodes: list[ast.stmt] = tree.body
     node: ast.stmt | None = None
     for name in symbol.qualname.split("."):
-        found = [one for one in _flat(nodes) if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and one.name == name]
+        found = [
+            one
+            for one in _flat(nodes)
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and one.name == name
+        ]
         node = next((one for one in found if one.lineno == symbol.line), found[-1] if found else None)
         if node is None:
             return [f"{symbol.id}: ast has no {symbol.qualname}"]
@@ -335,13 +378,19 @@ def test_comparison_sees_differences() -> None:
     good = Signature((Parameter("a"), Parameter("b", default="1")))
     symbol = Symbol("m.f", "m", SymbolKind.FUNCTION, "m", "f", "m.py", signature=good)
     real: dict[str, Any] = {
-        "parameters": [["a", "positional or keyword", None], ["b", "positional or keyword", {"repr": "1", "same": True}]],
+        "parameters": [
+            ["a", "positional or keyword", None],
+            ["b", "positional or keyword", {"repr": "1", "same": True}],
+        ],
         "async": False,
     }
     assert _compare(symbol, real) == []
     renamed = {**real, "parameters": [["x", "positional or keyword", None], real["parameters"][1]]}
     kind = {**real, "parameters": [["a", "keyword-only", None], real["parameters"][1]]}
-    default = {**real, "parameters": [real["parameters"][0], ["b", "positional or keyword", {"repr": "2", "same": False}]]}
+    default = {
+        **real,
+        "parameters": [real["parameters"][0], ["b", "positional or keyword", {"repr": "2", "same": False}]],
+    }
     required = {**real, "parameters": [real["parameters"][0], ["b", "positional or keyword", None]]}
     for other in (renamed, kind, default, required, {**real, "async": True}):
         assert len(_compare(symbol, other)) == 1

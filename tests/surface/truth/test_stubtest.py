@@ -26,7 +26,9 @@ UPSTREAM_BACKEND = Path("deepinfer/model_executor/layers/tilelang_ops/asc")
 
 # Types of other packages are not compared, so they need not be read.
 _CONFIG = "[mypy]\nfollow_imports = skip\nfollow_imports_for_stubs = True\nignore_missing_imports = True\nignore_errors = True\nimplicit_optional = True\n"
-_MISSING_STUB_OF_CLASS = re.compile(r'^(?P<name>\S+)\.__init__ is inconsistent, stub does not have \*\*?\w+ parameter "\w+"$')
+_MISSING_STUB_OF_CLASS = re.compile(
+    r'^(?P<name>\S+)\.__init__ is inconsistent, stub does not have \*\*?\w+ parameter "\w+"$'
+)
 
 Keep = Callable[[str, str], bool]
 
@@ -34,7 +36,16 @@ Keep = Callable[[str, str], bool]
 def make_stubs(sources: Path, out: Path, package: str, keep: Keep) -> int:
     """Stubs of a folder of upstream modules below ``out/package``, trimmed to names for which ``keep(module, name)``."""
     raw = out.parent / f"{out.name}-raw"
-    tool = [sys.executable, "-c", "from mypy.stubgen import main; main()", "-q", "--no-import", "-o", str(raw), str(sources)]
+    tool = [
+        sys.executable,
+        "-c",
+        "from mypy.stubgen import main; main()",
+        "-q",
+        "--no-import",
+        "-o",
+        str(raw),
+        str(sources),
+    ]
     done = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     # stubgen writes below the whole package path that it finds by ``__init__.py`` files.
@@ -71,7 +82,9 @@ def trim(stub: str, source: bytes, module: str, package: str, keep: Keep) -> tup
         elif isinstance(node, ast.ImportFrom):
             # ``import x as x`` makes it a name of this module: only what it offers on may be.
             foreign = node.level == 0 and (node.module or "").partition(".")[0] != package
-            offered = [not foreign and keep(module, one.name) and (listed is None or one.name in listed) for one in node.names]
+            offered = [
+                not foreign and keep(module, one.name) and (listed is None or one.name in listed) for one in node.names
+            ]
             node.names = [
                 ast.alias(one.name, one.asname if one.asname != one.name or kept else None)
                 for one, kept in zip(node.names, offered, strict=True)
@@ -83,7 +96,9 @@ def trim(stub: str, source: bytes, module: str, package: str, keep: Keep) -> tup
 
 def literal_all(source: bytes) -> set[str] | None:
     for node in ast.parse(source).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
             try:
                 return set(ast.literal_eval(node.value))  # type: ignore[attr-defined]
@@ -96,7 +111,16 @@ def run_stubtest(package: str, stubs: Path, paths: Iterable[Path], folder: Path)
     """What stubtest has to say, one line an inconsistency."""
     config = folder / "mypy.ini"
     config.write_text(_CONFIG, encoding="utf-8")
-    tool = [sys.executable, "-m", "mypy.stubtest", "--concise", "--ignore-missing-stub", "--mypy-config-file", str(config), package]
+    tool = [
+        sys.executable,
+        "-m",
+        "mypy.stubtest",
+        "--concise",
+        "--ignore-missing-stub",
+        "--mypy-config-file",
+        str(config),
+        package,
+    ]
     environment = {
         **os.environ,
         "MYPYPATH": str(stubs),
@@ -117,7 +141,9 @@ def _missing_reexports(package: str, stubs: Path, environment: dict[str, str], f
         module = ".".join(stub.relative_to(stubs).with_suffix("").parts).removesuffix(".__init__")
         for node in ast.parse(stub.read_text("utf-8")).body:
             if isinstance(node, ast.ImportFrom):
-                wanted += [(module, one.asname) for one in node.names if one.asname is not None and one.asname == one.name]
+                wanted += [
+                    (module, one.asname) for one in node.names if one.asname is not None and one.asname == one.name
+                ]
     script = (
         "import importlib, json, sys\n"
         "for module, name in json.loads(sys.argv[1]):\n"
@@ -125,7 +151,13 @@ def _missing_reexports(package: str, stubs: Path, environment: dict[str, str], f
         "        print(f'{module}.{name} is not re-exported at runtime')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps(wanted)], capture_output=True, text=True, check=False, env=environment, cwd=folder, timeout=600
+        [sys.executable, "-c", script, json.dumps(wanted)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=folder,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -147,8 +179,14 @@ def raises_when_made(paths: Iterable[Path], dotted: str) -> bool:
                 nodes = found.body if found is not None else []
             made = next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
             if made is not None:
-                body = [node for node in made.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
-                return len(body) == 1 and isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.unparse(body[0])
+                body = [
+                    node
+                    for node in made.body
+                    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+                ]
+                return (
+                    len(body) == 1 and isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.unparse(body[0])
+                )
     return False
 
 
@@ -196,7 +234,10 @@ def test_backend(source_root: Callable[[str], Path], tmp_path: Path) -> None:
     assert differences(lines, [run]) == []
 
 
-@pytest.mark.parametrize(("package", "least"), [("tile_kernels", 250), ("deep_ep", 30), ("deep_gemm", 30), ("flash_mla", 10), ("deep_select", 2)])
+@pytest.mark.parametrize(
+    ("package", "least"),
+    [("tile_kernels", 250), ("deep_ep", 30), ("deep_gemm", 30), ("flash_mla", 10), ("deep_select", 2)],
+)
 def test_vendor_package(package: str, least: int, source_root: Callable[[str], Path], tmp_path: Path) -> None:
     _need(VENDOR / package)
     count = make_stubs(source_root(package) / package, tmp_path / "stubs", package, lambda _module, _name: True)
