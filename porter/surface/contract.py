@@ -20,6 +20,9 @@ from porter.surface.tilelang_types import TypeReader
 
 LineOf = Callable[[cst.CSTNode], int]
 
+# Calls that make a kernel of the function they are given.
+_COMPILED = FACTORY_DECORATORS | {"tilelang.compile", "T.prim_func"}
+
 
 @dataclass
 class Reading:
@@ -89,21 +92,23 @@ class ContractReader:
         found = False
         for expression, conditions in self._root.returned:
             node = self._function_behind(expression, self._root)
-            if (
-                node is not None
-                and (
-                    decorated(node, self._dialect, KERNEL_DECORATORS | FACTORY_DECORATORS)
-                    or self._builds(node)
-                    or kernels_called(node)
-                )
-            ) or (
-                isinstance(expression, cst.Call)
-                and self._dialect.of(expression) in ("tilelang.compile", "T.prim_func", *FACTORY_DECORATORS)
-            ):
+            inside = node is not None and (
+                decorated(node, self._dialect, KERNEL_DECORATORS | FACTORY_DECORATORS)
+                or self._builds(node)
+                or kernels_called(node)
+            )
+            if inside or self._compiled(expression):
                 self._given(expression, conditions, self._root, jit=False)
                 found = True
         self._unreturned()
         return reading, found
+
+    def _compiled(self, node: cst.BaseExpression) -> bool:
+        """Is that tilelang.compile's result, or a prim_func or jit object made by a call?"""
+        if isinstance(node, cst.Name):
+            values = self._root.assigned.get(node.value, ())
+            return any(isinstance(value, cst.Call) and self._compiled(value) for value, _ in values)
+        return isinstance(node, cst.Call) and self._dialect.of(node) in _COMPILED
 
     def single(self) -> Reading:
         """A module-level prim_func: itself the kernel."""
@@ -161,7 +166,7 @@ class ContractReader:
 
     def _called(self, node: cst.Call, conditions: tuple[str, ...], body: Body, *, jit: bool, depth: int) -> None:
         path = self._dialect.of(node)
-        if path in ("tilelang.compile", "T.prim_func", *FACTORY_DECORATORS):
+        if path in _COMPILED:
             self._options(node.args)
             inner = next(
                 (a.value for a in node.args if a.keyword is None or a.keyword.value in ("func", "program")), None

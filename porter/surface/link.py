@@ -499,7 +499,7 @@ class Linker:
     def _members(self, module: str, owner: ClassFacts, identity: str, qualname: str) -> Iterator[Symbol]:
         rows: dict[str, tuple[Fact, SymbolKind]] = {}
         for method in owner.methods:
-            if not _is_public_member(method.name):
+            if not _is_public_member(method.name) or "TYPE_CHECKING" in method.guard.split(" / "):
                 continue
             names = [decorator.name for decorator in method.decorators]
             kind = _method_kind(names)
@@ -509,7 +509,7 @@ class Linker:
             rows.pop(method.name, None)
             rows[method.name] = (method, kind)
         for attribute in owner.attributes:
-            if not attribute.name.startswith("_"):
+            if not attribute.name.startswith("_") and "TYPE_CHECKING" not in attribute.guard.split(" / "):
                 rows[attribute.name] = (attribute, SymbolKind.ATTRIBUTE)
         for inner in owner.classes:
             if not inner.name.startswith("_"):

@@ -147,6 +147,7 @@ class Program:
         self._names: dict[str, NameList | None] = {}
         self._evaluating: set[str] = set()
         self._resolved: dict[tuple[str, str, bool], Resolved | None] = {}
+        self._resolving: set[tuple[str, str, bool]] = set()
         self._loaded = False
         for name in sorted(self.modules):
             self._load(name)
@@ -450,8 +451,15 @@ class Program:
         if key in self._resolved:
             return self._resolved[key]
         binding = self.lookup(module, head, history=history)
-        found = self._descend(binding.target, rest, binding.others) if binding is not None else None
-        if self._loaded:
+        if binding is None or key in self._resolving:
+            # An alias that leads back to itself (``x = x.y``) stands for itself.
+            return None
+        self._resolving.add(key)
+        try:
+            found = self._descend(binding.target, rest, binding.others)
+        finally:
+            self._resolving.discard(key)
+        if self._loaded and not self._resolving:
             self._resolved[key] = found
         return found
 
@@ -469,7 +477,14 @@ class Program:
                 return self._descend(ModuleReference(prefix, prefix not in self.modules), [*parts[length:], *rest])
         return None
 
-    def _descend(self, target: Target, rest: Iterable[str], others: tuple[Target, ...] = ()) -> Resolved | None:
+    def _descend(
+        self,
+        target: Target,
+        rest: Iterable[str],
+        others: tuple[Target, ...] = (),
+        passed: frozenset[int] = frozenset(),
+    ) -> Resolved | None:
+        """Follow attributes from ``target``; ``passed`` holds the aliases on the way, to end a circle of them."""
         left = list(rest)
         target = self.follow(target)
         while left:
@@ -485,10 +500,11 @@ class Program:
             elif isinstance(target, Foreign):
                 return Resolved(Foreign(".".join([target.path, *left])), (), others)
             elif isinstance(target, Definition) and (alias := alias_text(target.fact)) is not None:
-                further = self.resolve(target.module, alias, history=True)
+                further = self.resolve(target.module, alias, history=True) if id(target.fact) not in passed else None
                 if further is None or (isinstance(further.target, Definition) and further.target == target):
                     return Resolved(target, tuple(left), others)
-                inner = self._descend(further.target, [*further.rest, *left], (*others, *further.others))
+                circle = passed | {id(target.fact)}
+                inner = self._descend(further.target, [*further.rest, *left], (*others, *further.others), circle)
                 # An attribute of a class that is not a definition of its own (``apply = Function.apply``): the alias stands.
                 return Resolved(target, tuple(left), others) if inner is not None and inner.rest else inner
             else:

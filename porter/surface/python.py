@@ -237,6 +237,13 @@ def _is_type_checking(test: cst.BaseExpression) -> bool:
     return (dotted(test) or "").rpartition(".")[2] == "TYPE_CHECKING"
 
 
+def _is_main_only(test: cst.BaseExpression) -> bool:
+    """``__name__ == "__main__"``, alone or with more conditions."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return _is_main_only(test.left) or _is_main_only(test.right)
+    return text_of(test) in ('__name__ == "__main__"', '"__main__" == __name__')
+
+
 def _join(outer: str, inner: str) -> str:
     return f"{outer} / {inner}" if outer and inner else outer or inner
 
@@ -406,7 +413,7 @@ class _Block:
     def branch(self, node: cst.If, guard: str, loop: cst.CSTNode | None) -> None:
         self.bind_walruses(node.test, guard)
         test = text_of(node.test)
-        if test == '__name__ == "__main__"':
+        if _is_main_only(node.test):
             # Never taken on import.
             if node.orelse is not None and isinstance(node.orelse, cst.Else):
                 self.read(_suite(node.orelse.body), guard, loop)

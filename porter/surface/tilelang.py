@@ -93,12 +93,9 @@ def _prim_func(function: cst.FunctionDef, dialect: Dialect, line_of: LineOf) -> 
 
 
 def _plain(function: cst.FunctionDef, module: cst.Module, dialect: Dialect, line_of: LineOf) -> TilelangFacts | None:
-    defines = _defines_functions(function.body)
-    if function.name.value.startswith(_UNINTERESTING) and not defines:
+    if function.name.value.startswith(_UNINTERESTING) and not _defines_functions(function.body):
         return None
     reader = FlowReader(function, dialect, line_of)
-    if not defines:
-        return TilelangFacts(flow=reader.flow({}))
     contracts = ContractReader(function, dialect, line_of, reader.path_of)
     reading, factory = contracts.plain(lambda node: reader.calls_any(node, _kernel_makers(module)))
     flow = reader.flow(_kernel_arguments(reading), tracked=frozenset() if factory else None)

@@ -781,3 +781,18 @@ def test_guarded_import_of_an_extension() -> None:
     )
     assert ids(found) == ["p.f"]
     assert found.opaque == ("p/__init__.py:2: p._C is imported but is in no file; its names are left out",)
+
+
+@pytest.mark.parametrize(
+    "source", ["x = 1\nx = x.real\n", "x = x.y\n", "a = b\nb = a\n", "from . import c\nx = c.x\n", "x = y.x\ny = x.y\n", "x = x\n"]
+)
+def test_alias_that_leads_back_to_itself(source: str) -> None:
+    """It ends, and the names are there."""
+    files = {"p/__init__.py": source + "def f(): return x.y.z, a.b\n", "p/c.py": "from . import x\nx = x\n"}
+    found = link(files)
+    assert "p.f" in ids(found)
+
+
+def test_members_for_type_checkers_alone() -> None:
+    found = link({"p/__init__.py": "class C:\n    if TYPE_CHECKING:\n        def m(self): pass\n        x: int = 1\n    def n(self): pass\n"})
+    assert ids(found) == ["p.C", "p.C.n"]

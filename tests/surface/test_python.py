@@ -249,6 +249,7 @@ def test_function_digest(first: str, second: str, same: bool) -> None:
         ("a.b = 1", {}),
         ("a[0] = 1", {}),
         ("if __name__ == '__main__': a = 1", {}),
+        ("if x and __name__ == '__main__': a = 1", {}),
     ],
 )
 def test_constants(source: str, expected: dict[str, str]) -> None:

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
 
 from porter.surface import flow
+from porter.surface.lines import Lines
 from porter.surface.model import Contract, Flow
 from porter.surface.text import dotted
 from porter.surface.tilelang import TilelangFacts, describe
@@ -29,12 +29,8 @@ class File:
     stars: list[str] = field(default_factory=list)
 
     @cached_property
-    def _positions(self) -> Mapping[cst.CSTNode, object]:
-        return MetadataWrapper(self.tree, unsafe_skip_copy=True).resolve(PositionProvider)
-
-    def line_of(self, node: cst.CSTNode) -> int:
-        position = self._positions.get(node)
-        return 0 if position is None else position.start.line  # type: ignore[attr-defined]
+    def line_of(self) -> Lines:
+        return Lines(self.tree)
 
 
 def read(source: str, name: str = "sample") -> File:
