@@ -70,6 +70,11 @@ def requirements() -> list[str]:
 def _compiles(source: str) -> bool:
     command = [cpp_extension.get_cxx_compiler(), _STANDARD, "-x", "c++", "-fsyntax-only", "-"]
     try:
-        return subprocess.run(command, input=source, text=True, capture_output=True, env={**os.environ, "LC_ALL": "C"}).returncode == 0
+        return (
+            subprocess.run(
+                command, input=source, text=True, capture_output=True, env={**os.environ, "LC_ALL": "C"}
+            ).returncode
+            == 0
+        )
     except OSError:
         return True  # no compiler: the build itself says so

@@ -32,7 +32,6 @@ class PlatformNeuron(Platform):
         visible_devices.align(os.environ, target=self.device)
 
         import torch
-
         from deepinfer.neuron_ops import transfer_to_neuron
 
         transfer_to_neuron.install(self.device)

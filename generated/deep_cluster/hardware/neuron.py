@@ -13,6 +13,7 @@ NeuronCore, no hardware needed).
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import logging
 import os
@@ -124,7 +125,7 @@ def visible_device_ids(value: str | None, *, _root: Path = Path("/")) -> tuple[s
 
 
 def _require_contiguous(ids: Sequence[int], text: str) -> None:
-    for before, after in zip(ids, ids[1:], strict=False):
+    for before, after in itertools.pairwise(ids):
         if after != before + 1:
             raise ValueError(
                 f"{VISIBLE_CORES_ENV}={text!r}: the Neuron runtime takes increasing, contiguous cores only, "
@@ -214,22 +215,30 @@ def is_available(*, _root: Path = Path("/")) -> bool:
 
 
 def physical_device_count(*, _root: Path = Path("/")) -> int:
-    """Logical NeuronCores of the node; where the host stands in, as many as ``NEURON_RT_VISIBLE_CORES`` asks for."""
-    if target() == "cpu":
-        value = os.environ.get(VISIBLE_CORES_ENV, "").strip()
-        return parse_visible_cores(value)[-1] + 1 if value not in {"", "-1"} else 1
-    return sum(len(chip.cores) for chip in topology(_root=_root))
+    """Logical NeuronCores of the node.
+
+    Where the host stands in, and for a device that only torch knows (a simulated one), as many as
+    ``NEURON_RT_VISIBLE_CORES`` asks for; without it one on the host, none otherwise.
+    """
+    on_host = target() == "cpu"
+    chips = () if on_host else topology(_root=_root)
+    if chips:
+        return sum(len(chip.cores) for chip in chips)
+    value = os.environ.get(VISIBLE_CORES_ENV, "").strip()
+    return parse_visible_cores(value)[-1] + 1 if value not in {"", "-1"} else int(on_host)
 
 
 def device_numa_node(index: int, *, _root: Path = Path("/")) -> int:
     """NUMA node of logical core ``index``; NO_NUMA where it has none. Nodes are not monotone in the core id."""
-    if target() == "cpu":
+    if target() == "cpu" or not topology(_root=_root):  # the host, or a device that only torch knows: a simulated one
         return NO_NUMA
     return _chip_of(index, _root=_root).numa_node
 
 
 def memory_per_core(*, index: int = 0, _root: Path = Path("/")) -> int:
     """Bytes of HBM that logical core ``index`` owns: its share of the chip, 24 GiB at LNC 2 where nobody tells."""
+    if not topology(_root=_root):
+        return _HBM_PER_PHYSICAL_CORE * logical_core_size()
     chip = _chip_of(index, _root=_root)
     if chip.memory_bytes is not None:
         return chip.memory_bytes // len(chip.cores)
@@ -248,7 +257,7 @@ def cpus_for_core(index: int, *, _root: Path = Path("/")) -> tuple[int, ...]:
     Cores whose chips list the same CPUs share them; one CPU per physical core is preferred. Empty where nothing is
     known, and where the host stands in for the device (its CPUs are the device: binding would only slow it down).
     """
-    if target() == "cpu":
+    if target() == "cpu" or not topology(_root=_root):
         return ()
     chip = _chip_of(index, _root=_root)
     near = _near_cpus(chip)
@@ -299,14 +308,21 @@ def _neuron_ls(*, _root: Path) -> str | None:
         return None
     try:
         done = subprocess.run(
-            [tool, "-j"], capture_output=True, encoding="utf-8", errors="replace", timeout=_NEURON_LS_TIMEOUT_S, check=False
+            [tool, "-j"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_NEURON_LS_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         logger.warning("neuron-ls: %s; falling back to sysfs", error)
         return None
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip().splitlines()
-        logger.warning("neuron-ls: exit code %s%s; falling back to sysfs", done.returncode, f" ({reason[-1]})" if reason else "")
+        logger.warning(
+            "neuron-ls: exit code %s%s; falling back to sysfs", done.returncode, f" ({reason[-1]})" if reason else ""
+        )
         return None
     return done.stdout
 

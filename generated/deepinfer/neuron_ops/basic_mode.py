@@ -55,11 +55,20 @@ SWITCHES = (
     Switch("DEEPINFER_EXPERT_REARRANGEMENT_STEP_INTERVAL", "eplb", "expert load balancing (EPLB)", "0", _zero),
     Switch("DEEPINFER_REARRANGE_AFTER_PREFILL_IN_NORMAL_ENGINE", "eplb", "expert load balancing (EPLB)", "0", _false),
     Switch("DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", "eplb", "redundant experts (EPLB)", "0", _zero),
-    Switch("DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "yoco", "YOCO bounded replay", "off", lambda value: value == "off", "off"),
+    Switch(
+        "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE",
+        "yoco",
+        "YOCO bounded replay",
+        "off",
+        lambda value: value == "off",
+        "off",
+    ),
     Switch("DEEPINFER_BATCH_INVARIANT", "batch-invariant", "batch-invariant mode", "0", _false),
     Switch("DEEPINFER_USE_MULTIMODAL_POOL", "vl", "vision input", "0", _false),
     Switch("DEEPINFER_ENABLE_MEMORY_TRACING", "memory-history", "CUDA memory history", "0", _false),
-    Switch("DEEPINFER_PROFILE_TORCH_CUDA_MEMORY", "memory-history", "CUDA memory history", None, lambda value: False, ""),
+    Switch(
+        "DEEPINFER_PROFILE_TORCH_CUDA_MEMORY", "memory-history", "CUDA memory history", None, lambda value: False, ""
+    ),
 )
 
 DEFAULTS = {"DEEPINFER_ENGRAM_FORCE_GPU_STORAGE": "1"}
@@ -104,14 +113,19 @@ def check_engine_arguments(arguments: Any, *, enabled: frozenset[str] = ENABLED)
 
 
 def refuse_images(
-    multi_modal_data: Mapping[str, Any] | None, extra: Mapping[str, Any] | None = None, *, enabled: frozenset[str] = ENABLED
+    multi_modal_data: Mapping[str, Any] | None,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    enabled: frozenset[str] = ENABLED,
 ) -> None:
     """Raise NotImplementedError where a request brings images."""
     if "vl" in enabled:
         return
     for data in (multi_modal_data, (extra or {}).get("multi_modal_data")):
         if data and any(value is not None and (not hasattr(value, "__len__") or len(value)) for value in data.values()):
-            raise NotImplementedError("multi_modal_data: vision input: not supported on Neuron (basic mode); send text only")
+            raise NotImplementedError(
+                "multi_modal_data: vision input: not supported on Neuron (basic mode); send text only"
+            )
 
 
 def vision_enabled() -> bool:

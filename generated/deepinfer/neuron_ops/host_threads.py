@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import torch
@@ -21,7 +22,5 @@ def configure() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(count)
     if torch.get_num_interop_threads() != count:
-        try:
+        with contextlib.suppress(RuntimeError):
             torch.set_num_interop_threads(count)
-        except RuntimeError:
-            pass

@@ -25,4 +25,6 @@ def put_first(folder: Path = VENDOR_FOLDER) -> None:
         module = sys.modules.get(name)
         origin = getattr(module, "__file__", None)
         if origin is not None and folder not in Path(origin).resolve().parents:
-            warnings.warn(f"{name} was imported from {origin} before deepinfer; its Neuron drop-in is not used", stacklevel=2)
+            warnings.warn(
+                f"{name} was imported from {origin} before deepinfer; its Neuron drop-in is not used", stacklevel=2
+            )

@@ -22,7 +22,9 @@ def align(environ: MutableMapping[str, str], *, target: str) -> None:
     cores = environ.get(neuron.VISIBLE_CORES_ENV)
     if cuda is not None and cores is not None:
         if neuron.format_visible_cores(cores) != _plain(cuda):
-            raise RuntimeError(f"{CUDA_ENV}={cuda!r} must name the cores of {neuron.VISIBLE_CORES_ENV}={cores!r}, or be unset")
+            raise RuntimeError(
+                f"{CUDA_ENV}={cuda!r} must name the cores of {neuron.VISIBLE_CORES_ENV}={cores!r}, or be unset"
+            )
         environ[CUDA_ENV] = neuron.format_visible_cores(cores)
         return
     if cores is not None:

@@ -46,7 +46,9 @@ def install(target: str) -> None:
     with _lock:
         if _installed is not None:
             if _installed[0].target != target:
-                raise RuntimeError(f"transfer_to_neuron is installed for {_installed[0].target!r}; uninstall() it first")
+                raise RuntimeError(
+                    f"transfer_to_neuron is installed for {_installed[0].target!r}; uninstall() it first"
+                )
             return
         from deepinfer.neuron_ops.transfer_to_neuron import (
             autocast,

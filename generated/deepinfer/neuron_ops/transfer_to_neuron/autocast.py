@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.amp import autocast_mode
-
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher
+from torch.amp import autocast_mode
 
 QUERIES = ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype")
 """torch functions whose first argument is a device type."""

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-
 from deep_cluster.hardware import neuron
 from deepinfer.neuron_ops.transfer_to_neuron.host import CurrentStream, HostEvent, HostStream, StreamContext
 
@@ -148,7 +147,9 @@ class Backend:
 
     def properties(self) -> SimpleNamespace:
         """What ``get_device_properties`` answers. There are no multiprocessors; one stands for the core."""
-        return SimpleNamespace(name=self.name(), total_memory=self.total_memory(), multi_processor_count=1, major=0, minor=0)
+        return SimpleNamespace(
+            name=self.name(), total_memory=self.total_memory(), multi_processor_count=1, major=0, minor=0
+        )
 
     def name(self) -> str:
         """What ``get_device_name`` answers."""
@@ -208,7 +209,10 @@ class NeuronBackend(Backend):
         native = self._native("Stream")
         if native is None:
             return super().make_stream(*args, **kwargs)
-        return native(*(self.map_device(value) for value in args), **{key: self.map_device(value) for key, value in kwargs.items()})
+        return native(
+            *(self.map_device(value) for value in args),
+            **{key: self.map_device(value) for key, value in kwargs.items()},
+        )
 
     def synchronize(self, device: Any = None) -> None:
         self._module.synchronize()
@@ -258,7 +262,13 @@ def make_event_class(native: Any) -> type:
     class Event:
         """A device event."""
 
-        def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False) -> None:
+        def __init__(
+            self,
+            enable_timing: bool = False,
+            blocking: bool = False,
+            interprocess: bool = False,
+            external: bool = False,
+        ) -> None:
             self._options = {"enable_timing": enable_timing, "blocking": blocking}
             self._event: Any = None
 

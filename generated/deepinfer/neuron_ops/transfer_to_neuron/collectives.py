@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend, real_device
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher
 
@@ -34,7 +33,17 @@ _host_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """Device group -> its companion on the host."""
 
 _CARRIED = frozenset(
-    (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool)
+    (
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.int8,
+        torch.uint8,
+        torch.int32,
+        torch.int64,
+        torch.bool,
+    )
 )
 
 
@@ -87,7 +96,9 @@ def map_backend(text: Any, backend: Backend) -> Any:
     return backend.distributed if text.lower() == "nccl" else text
 
 
-def _init_process_group(original: Callable[..., Any], new_group: Callable[..., Any], target: Backend) -> Callable[..., Any]:
+def _init_process_group(
+    original: Callable[..., Any], new_group: Callable[..., Any], target: Backend
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
         mapped = map_backend(backend, target)
@@ -103,7 +114,9 @@ def _init_process_group(original: Callable[..., Any], new_group: Callable[..., A
 
 def _new_group(original: Callable[..., Any], target: Backend) -> Callable[..., Any]:
     @functools.wraps(original)
-    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **kwargs: Any) -> Any:
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **kwargs: Any
+    ) -> Any:
         mapped = map_backend(backend, target)
         if mapped != backend:
             pg_options = None  # options of another backend's class
@@ -148,7 +161,9 @@ def _carried_all(value: Any) -> Any:
 def _as_bytes(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def move(*args: Any, **kwargs: Any) -> Any:
-        return original(*(_carried_all(value) for value in args), **{key: _carried_all(value) for key, value in kwargs.items()})
+        return original(
+            *(_carried_all(value) for value in args), **{key: _carried_all(value) for key, value in kwargs.items()}
+        )
 
     return move
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
-
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend
 from deepinfer.neuron_ops.transfer_to_neuron.host import HostStream, StreamContext
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher, class_proxy, eager_only
@@ -170,7 +169,7 @@ def _figure(backend: Backend, name: str) -> Callable[..., int]:
 def _device_context(backend: Backend, device_of: Callable[[Any], Any]) -> type:
     """``with torch.cuda.device(d)``: ``d`` is current inside."""
 
-    class device:  # noqa: N801 - torch's own name
+    class device:
         def __init__(self, value: Any) -> None:
             self._value = device_of(value)
             self._before = 0
@@ -190,4 +189,3 @@ def _stream_class(backend: Backend) -> type:
     """The class whose instances ``isinstance(x, torch.cuda.Stream)`` accepts."""
     native = getattr(getattr(torch, "neuron", None), "Stream", None) if backend.target == "neuron" else None
     return native if isinstance(native, type) else HostStream
-

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.utils._device as torch_device_utils
-
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend, real_device
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher, class_proxy
 
@@ -18,7 +17,11 @@ def patch(patcher: Patcher, backend: Backend) -> None:
     # Collected once and cached by torch: it must hold the original factories, which is what a device context sees.
     torch_device_utils._device_constructors()
 
-    patcher.set(torch, "device", class_proxy(real_device, lambda *args, **kwargs: backend.map_device(real_device(*args, **kwargs))))
+    patcher.set(
+        torch,
+        "device",
+        class_proxy(real_device, lambda *args, **kwargs: backend.map_device(real_device(*args, **kwargs))),
+    )
 
     real_generator = torch.Generator
 
@@ -71,4 +74,6 @@ def patch(patcher: Patcher, backend: Backend) -> None:
 
 
 def _names_cuda(device: Any) -> bool:
-    return (isinstance(device, str) and device.split(":")[0] == "cuda") or (isinstance(device, real_device) and device.type == "cuda")
+    return (isinstance(device, str) and device.split(":")[0] == "cuda") or (
+        isinstance(device, real_device) and device.type == "cuda"
+    )

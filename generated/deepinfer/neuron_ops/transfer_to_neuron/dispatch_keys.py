@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import torch
-
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher
 from deepinfer.neuron_ops.transfer_to_neuron.tensors import ENGINE_MODULES

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher
 

@@ -13,7 +13,9 @@ import torch
 class HostEvent:
     """An event that is complete as soon as it is recorded."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False) -> None:
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
         self.enable_timing = enable_timing
         self._time: float | None = None
 

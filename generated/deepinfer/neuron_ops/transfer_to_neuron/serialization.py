@@ -7,10 +7,9 @@ import functools
 from typing import Any
 
 import torch
-from torch import serialization as torch_serialization
-
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend, real_device
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher
+from torch import serialization as torch_serialization
 
 _CUDA_PRIORITY = 20
 """Priority of torch's own reader of CUDA tags; smaller ones are asked first, and no two may be equal."""

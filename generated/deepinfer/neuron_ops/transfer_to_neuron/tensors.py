@@ -8,10 +8,9 @@ import sys
 from typing import Any
 
 import torch
-from torch._subclasses.functional_tensor import FunctionalTensor
-
 from deepinfer.neuron_ops.transfer_to_neuron.backend import Backend, real_device
 from deepinfer.neuron_ops.transfer_to_neuron.patcher import Patcher
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 ENGINE_MODULES = ("deepinfer", "deep_cluster", "deep_ep", "deep_gemm", "deep_select", "flash_mla", "tile_kernels")
 """Packages whose questions are about the target; everybody else's are about CUDA."""

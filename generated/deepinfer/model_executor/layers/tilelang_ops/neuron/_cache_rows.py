@@ -61,7 +61,9 @@ def cache_sections(kv_cache: torch.Tensor, layout: CacheLayout) -> tuple[torch.T
     page = kv_cache.view(num_blocks, block_size * width)
     split = block_size * layout.quantized_bytes
     values, scales = page[:, :split], page[:, split:]
-    return values.view(num_blocks, block_size, layout.quantized_bytes), scales.view(num_blocks, block_size, layout.sf_bytes)
+    return values.view(num_blocks, block_size, layout.quantized_bytes), scales.view(
+        num_blocks, block_size, layout.sf_bytes
+    )
 
 
 def encode_rows(x: torch.Tensor, layout: CacheLayout) -> torch.Tensor:

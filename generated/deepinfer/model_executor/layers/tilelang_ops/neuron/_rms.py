@@ -13,6 +13,7 @@ def normalise(x: torch.Tensor, weight: torch.Tensor, eps: float, out_scale: floa
     The product is rounded to bf16 once, by the caller, as on Ascend; upstream's reference also rounds before the weight.
     """
     # fp32 rows keep an fp32 result to its last bits, which sums and products in fp32 lose.
+    # porter: ignore[PT110] only rows given in fp32; bf16 rows, all that basic mode norms per step, stay in fp32
     wide = torch.float64 if x.dtype == torch.float32 else torch.float32
     rows = x.to(wide)
     length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)

@@ -88,3 +88,9 @@ def sequence(position: torch.Tensor, case: int) -> Words:
     """``(3 * position + case) * GOLDEN`` modulo 2**64 of int32 positions, sign-extended: the stream of one use of the generator."""
     scaled = multiply_constant((position >> 31, position), 3 * GOLDEN)
     return add_constant(scaled, case * GOLDEN) if case else scaled
+
+
+def spread(sequences: Words) -> Words:
+    """``s ^ (s << 13)`` of each sequence number ``s``, which keeps neighbouring seeds' streams apart."""
+    high, low = sequences
+    return high ^ ((high << 13) | shift_right(low, 19)), low ^ (low << 13)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 import torch
 from ._inverse_cdf import sample
-from ._splitmix import GOLDEN, Words, add, add_constant, mix, sequence, shift_right, split, split_constant
+from ._splitmix import GOLDEN, Words, add, add_constant, mix, sequence, shift_right, split, split_constant, spread
 from ._threshold import keep_mask
-from .random_sampling import spread
 
 DRAFT_PROB_PENALTY = 5e-5
 

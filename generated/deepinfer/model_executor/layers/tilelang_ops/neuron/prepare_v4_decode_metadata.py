@@ -112,15 +112,16 @@ def prepare_v4_decode_metadata_tl(
 
         ring = state * swa_block_size
         window = length.clamp(max=window_size)
-        kv_swa_index_offset_len[:, 0].copy_(offset_in_block(length - window, swa_block_size).add_(ring))
-        kv_swa_index_offset_len[:, 1].copy_(window)
+        kv_swa_index_offset_len.copy_(
+            torch.stack([offset_in_block(length - window, swa_block_size).add_(ring), window], 1)
+        )
         slot_mapping_store_swa.copy_(offset_in_block(position, swa_block_size).add_(ring))
 
         for row, ratio in enumerate(sparse_ratios):
             klen[row, :total_q].copy_(block_of(length, ratio))
         for row, ratio in enumerate(dense_ratios):
-            kv_ca_index_offset_len[row, :total_q, 0].copy_(token * (max_num_blocks * (block_size // ratio)))
-            kv_ca_index_offset_len[row, :total_q, 1].copy_(block_of(length, ratio))
+            first = token * (max_num_blocks * (block_size // ratio))
+            kv_ca_index_offset_len[row, :total_q].copy_(torch.stack([first, block_of(length, ratio)], 1))
         for row, ratio in enumerate(ca_ratios):
             per_block = block_size // ratio
             compressed = block_of(position, ratio)

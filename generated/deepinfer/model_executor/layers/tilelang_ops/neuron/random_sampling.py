@@ -9,13 +9,7 @@ from __future__ import annotations
 from typing import Any
 import torch
 from ._inverse_cdf import sample
-from ._splitmix import Words, add, mix, sequence, shift_right, split
-
-
-def spread(sequences: Words) -> Words:
-    """``s ^ (s << 13)`` of each sequence number ``s``, which keeps neighbouring seeds' streams apart."""
-    high, low = sequences
-    return high ^ ((high << 13) | shift_right(low, 19)), low ^ (low << 13)
+from ._splitmix import add, mix, sequence, split, spread
 
 
 def random_sampling_tl(vocab_size: int, is_nextn_predict: bool) -> Any:
