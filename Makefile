@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: sync check test test-fast lint bench clean
+.PHONY: sync check test truth platform lint bench clean
 
 $(STAMP)-tool: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,7 +24,15 @@ check: $(STAMP)-tool
 
 test: $(STAMP)-test
 	$(BIN)/porter check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore tests/surface/truth --ignore tests/platform --ignore tests/seams
+
+# The analyzer against the imported upstream: minutes of elaboration and stub checks.
+truth: $(STAMP)-test
+	$(BIN)/python -m pytest tests/surface/truth
+
+# The engine's platform and its seams: needs a C++ compiler and upstream's own requirements.
+platform: $(STAMP)-test
+	$(BIN)/python -m pytest tests/platform tests/seams
 
 lint: $(STAMP)-test
 	$(BIN)/ruff check porter overrides tests benchmarks
