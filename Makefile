@@ -24,7 +24,8 @@ check: $(STAMP)-tool
 
 test: $(STAMP)-test
 	$(BIN)/porter check
-	$(BIN)/python -m pytest --ignore tests/surface/truth --ignore tests/platform --ignore tests/seams
+	$(BIN)/python -m pytest --ignore tests/surface/truth --ignore tests/platform --ignore tests/seams --ignore tests/verify \
+		--deselect tests/surface/test_tilelang.py::test_a_release_that_nothing_was_tuned_for
 
 # The analyzer against the imported upstream: minutes of elaboration and stub checks.
 truth: $(STAMP)-test
@@ -32,7 +33,7 @@ truth: $(STAMP)-test
 
 # The engine's platform and its seams: needs a C++ compiler and upstream's own requirements.
 platform: $(STAMP)-test
-	$(BIN)/python -m pytest tests/platform tests/seams
+	$(BIN)/python -m pytest tests/platform tests/seams tests/verify
 
 lint: $(STAMP)-test
 	$(BIN)/ruff check porter overrides tests benchmarks
