@@ -108,7 +108,11 @@ class ContractReader:
         if isinstance(node, cst.Name):
             values = self._root.assigned.get(node.value, ())
             return any(isinstance(value, cst.Call) and self._compiled(value) for value, _ in values)
-        return isinstance(node, cst.Call) and self._dialect.of(node) in _COMPILED
+        if not isinstance(node, cst.Call) or self._dialect.of(node) not in _COMPILED:
+            return False
+        # Compiling what a caller hands over makes no factory.
+        given = node.args[0].value if node.args else None
+        return not (isinstance(given, cst.Name) and any(p.name.value == given.value for p in self._root.parameters))
 
     def single(self) -> Reading:
         """A module-level prim_func: itself the kernel."""

@@ -50,7 +50,7 @@ def resolve(contract: Contract, *, module: str, lookup: Lookup) -> Contract:
             if not found:
                 followed.notes[f"{kernel.name}: its body was not read"] = None
             kernels.append(_filled(kernel, kernel.arguments, followed, known=found))
-        notes.extend(note for note in followed.notes if note not in notes)
+        notes.extend(sorted(note for note in followed.notes if note not in notes))
     return dataclasses.replace(contract, kernels=tuple(dict.fromkeys(kernels)), opaque=tuple(notes), flow=None)
 
 
@@ -96,7 +96,8 @@ def _delegated(kernel: Kernel, given: Iterable[Closure], followed: _Following, m
         inner.run(closure, _roots(closure.flow.arguments), by_name=True)
         followed.notes.update(inner.notes)
         rows.append(_filled(dataclasses.replace(kernel, name=closure.name), closure.flow.arguments, inner))
-    return rows
+    # Sets have no order of their own.
+    return sorted(rows, key=repr)
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class _Following:
             inner = dict(closure.flow.nested).get(step)
             if inner is None:
                 return False
-            closure = Closure(step, inner, self.module, _Activation(closure, {}))
+            closure = Closure(step, inner, self.module, self._activate(closure, {}))
         self.run(closure, arguments, by_name=True)
         return True
 
@@ -223,7 +224,8 @@ class _Following:
         """The kernels that calling a factory gives; an eager factory is its own kernel."""
         if closure.flow.arguments:
             return [closure]
-        returned = self.run(closure, [])
+        # Its own arguments are not known: no default may decide a branch.
+        returned = self.run(closure, [], by_name=True)
         found = (
             [value for value in returned[0] if isinstance(value, Closure) and value.flow.arguments] if returned else []
         )
@@ -233,7 +235,7 @@ class _Following:
 
     def run(self, closure: Closure, arguments: Arguments, *, by_name: bool = False) -> tuple[frozenset[Value], ...]:
         """Call a function with abstract arguments; (all it may give back, then its items where it gives back a tuple)."""
-        key = (id(closure.flow), id(closure.outer), by_name, tuple(arguments))
+        key = (id(closure.flow), closure.outer, by_name, tuple(arguments))
         done = self._done.get(key)
         if done is not None:
             return done
@@ -241,17 +243,8 @@ class _Following:
             return ()
         self._under_way.add(key)
         flow = closure.flow
-        if by_name:
-            values = dict(arguments)
-        else:
-            values = _bind(flow.parameters, arguments)
-        activation = _Activation(closure, values, nested=dict(flow.nested))
-        for _ in range(_PASSES):
-            before = dict(activation.results)
-            for index in range(len(flow.calls)):
-                self._effect(activation, index)
-            if activation.results == before:
-                break
+        values = dict(arguments) if by_name else _bind(flow.parameters, arguments)
+        activation = self._activate(closure, values)
         for event in flow.written:
             word, _, guards = event.partition("?")
             if self._holds(guards, activation):
@@ -267,6 +260,17 @@ class _Following:
         self._under_way.discard(key)
         self._done[key] = result
         return result
+
+    def _activate(self, closure: Closure, values: dict[str, frozenset[Value]]) -> _Activation:
+        """Enter a function: its calls take effect until nothing new comes back from them."""
+        activation = _Activation(closure, values, nested=dict(closure.flow.nested))
+        for _ in range(_PASSES):
+            before = dict(activation.results)
+            for index in range(len(closure.flow.calls)):
+                self._effect(activation, index)
+            if activation.results == before:
+                break
+        return activation
 
     def _holds(self, guards: str, activation: _Activation) -> bool:
         """May all conditions hold? Only a parameter that is a known constant says no."""
@@ -308,7 +312,10 @@ class _Following:
             (old[i] if i < len(old) else _NOTHING) | (new[i] if i < len(new) else _NOTHING)
             for i in range(max(len(old), len(new)))
         )
-        activation.results[index] = merged
+        if merged != old:
+            activation.results[index] = merged
+            # Functions inside may have been followed before this was known.
+            self._done.clear()
 
     def _invoke(
         self, target: Value, arguments: Arguments, activation: _Activation, line: int, callee: str
@@ -319,7 +326,7 @@ class _Following:
             return self._operate(target.name, arguments)
         if isinstance(target, Bound):
             if target.method:
-                if all(isinstance(value, Root) for value in target.target):
+                if target.target and all(isinstance(value, Root) for value in target.target):
                     # A tensor's own method reads its arguments.
                     return ()
                 self._lost_all(arguments, f"line {line}: a call of {_shown(callee)}", activation.closure)
@@ -348,8 +355,12 @@ class _Following:
         positional = [values for keyword, values in arguments if not keyword]
         given = dict(arguments)
 
+        spread = frozenset().union(*(values for keyword, values in arguments if keyword in ("*", "**")))
+
         def at(index: int) -> frozenset[Value]:
-            return positional[index] if index < len(positional) else given.get(access.parameters[index], _NOTHING)
+            return (
+                positional[index] if index < len(positional) else given.get(access.parameters[index], _NOTHING)
+            ) | spread
 
         for index in access.written:
             self.written.update(value.name for value in at(index) if isinstance(value, Root))
@@ -419,36 +430,39 @@ class _Following:
 def _bind(parameters: tuple[str, ...], arguments: Arguments) -> dict[str, frozenset[Value]]:
     """Bind arguments as a call does; what an unpacked ``*x`` or ``**x`` holds may reach every parameter still free."""
     values: dict[str, set[Value]] = {}
-    star = next((name[1:] for name in parameters if name.startswith("*") and len(name) > 1 and name[1] != "*"), None)
-    more = next((name[2:] for name in parameters if name.startswith("**")), None)
-    cut = next((index for index, name in enumerate(parameters) if name.startswith("*")), len(parameters))
-    positional = list(parameters[:cut])
-    named = [name for name in parameters if not name.startswith("*")]
+    names = [parameter.partition("=")[0] for parameter in parameters]
+    star = next((name[1:] for name in names if name.startswith("*") and len(name) > 1 and name[1] != "*"), None)
+    more = next((name[2:] for name in names if name.startswith("**")), None)
+    cut = next((index for index, name in enumerate(names) if name.startswith("*")), len(names))
+    positional = names[:cut]
+    named = [name for name in names if not name.startswith("*")]
+
+    def give(targets: Iterable[str | None], given: frozenset[Value]) -> None:
+        for target in targets:
+            if target is not None:
+                values.setdefault(target, set()).update(given)
+
     place = 0
     spread = False
     for keyword, given in arguments:
         if keyword in ("*", "**") or spread:
             # Which parameter a constant among them reaches is not known.
             given = frozenset(value for value in given if not isinstance(value, Constant))
-        if keyword == "*":
-            for name in [*positional[place:], *([star] if star else [])]:
-                values.setdefault(name, set()).update(given)
-            spread = True
-        elif keyword == "**":
-            for name in [*(n for n in named if n not in values), *([more] if more else [])]:
-                values.setdefault(name, set()).update(given)
-        elif keyword:
-            target = keyword if keyword in named else more
-            if target is not None:
-                values.setdefault(target, set()).update(given)
-        elif spread:
-            for name in [*positional[place:], *([star] if star else [])]:
-                values.setdefault(name, set()).update(given)
+        if keyword == "**":
+            give([*(name for name in named if name not in values), more], given)
+        elif keyword and keyword != "*":
+            give([keyword if keyword in named else more], given)
+        elif keyword == "*" or spread:
+            give([*positional[place:], star], given)
         else:
-            target = positional[place] if place < len(positional) else star
+            give([positional[place] if place < len(positional) else star], given)
             place += 1
-            if target is not None:
-                values.setdefault(target, set()).update(given)
+        spread |= keyword in ("*", "**")
+    if not spread:
+        for parameter in parameters:
+            name, _, default = parameter.partition("=")
+            if default and name not in values:
+                values[name] = {Constant(default)}
     return {name: frozenset(found) for name, found in values.items()}
 
 

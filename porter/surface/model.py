@@ -144,7 +144,7 @@ class Flow:
     operation), ``=True`` (constant); a ``^`` in front leads one function further out. ``value!method`` as a callee is a method
     of a value. What happens under ``if flag`` or ``if not flag`` on a parameter ends in ``?flag`` or ``?-flag``.
 
-    ``parameters``: names in order, ``*``, ``*rest`` and ``**more`` as Python writes them.
+    ``parameters``: names in order, ``*``, ``*rest`` and ``**more`` as Python writes them, ``flag=True`` for a constant default.
     ``written``: values that this body may write itself. ``unknown``: values handed to something that cannot be followed,
     each with the reason (``x|T.call_extern``).
     ``calls``: calls that may write through an argument or whose result matters: callee (a value) and, per argument in

@@ -194,6 +194,10 @@ class Program:
         if before is not None:
             guards = _guards(binding.guard)
             fallback = "except" in guards or _is_fallback(binding.guard, before.guard)
+            # Another package's version of a name that is defined here already, if that package is there.
+            fallback = fallback or (
+                "try" in guards and isinstance(binding.target, Foreign) and isinstance(before.target, Definition)
+            )
             if fallback and not self._is_missing(before.target):
                 module.names[name] = dataclasses.replace(before, others=(*before.others, binding.target))
                 module.history[name] = module.names[name]

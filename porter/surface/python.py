@@ -38,6 +38,8 @@ _DEEP_STACK = 1 << 29
 _NESTED_BRACKETS = 200
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}")
 
+_OLDEST_PYTHON = (3, 12)
+
 # Decorators that change how a method binds, not what it does.
 _BINDERS = frozenset({"property", "staticmethod", "classmethod"})
 
@@ -237,6 +239,24 @@ def _is_type_checking(test: cst.BaseExpression) -> bool:
     return (dotted(test) or "").rpartition(".")[2] == "TYPE_CHECKING"
 
 
+def _version_verdict(test: cst.BaseExpression) -> bool | None:
+    """Truth of ``sys.version_info >= (3, 9)`` and the like on every Python that runs porter; None where they differ."""
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return None
+    (target,) = test.comparisons
+    if (dotted(test.left) or "").rpartition(".")[2] != "version_info" or not isinstance(target.comparator, cst.Tuple):
+        return None
+    numbers = [element.value for element in target.comparator.elements]
+    if not all(isinstance(number, cst.Integer) for number in numbers):
+        return None
+    version = tuple(int(number.value) for number in numbers if isinstance(number, cst.Integer))
+    if version > _OLDEST_PYTHON:
+        return None
+    if isinstance(target.operator, (cst.GreaterThanEqual, cst.GreaterThan)):
+        return True
+    return False if isinstance(target.operator, cst.LessThan) else None
+
+
 def _is_main_only(test: cst.BaseExpression) -> bool:
     """``__name__ == "__main__"``, alone or with more conditions."""
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
@@ -419,6 +439,15 @@ class _Block:
                 self.read(_suite(node.orelse.body), guard, loop)
             return
         self.loose.append(node.test)
+        verdict = _version_verdict(node.test)
+        if verdict is not None:
+            if verdict:
+                self.read(_suite(node.body), guard, loop)
+            elif isinstance(node.orelse, cst.If):
+                self.statement(node.orelse, guard, loop)
+            elif node.orelse is not None:
+                self.read(_suite(node.orelse.body), guard, loop)
+            return
         positive, negative = f"if {test}", f"else {test}"
         if _is_type_checking(node.test):
             positive, negative = "TYPE_CHECKING", "else TYPE_CHECKING"

@@ -143,7 +143,7 @@ SELF_DESCRIBING: Mapping[str, tuple[int, int]] = {"access_ptr": (0, 1), "region"
 
 # Foreign code: what it does with a pointer is not to be known.
 _FOREIGN = re.compile(
-    r"call_(extern|packed|cpacked|intrin|llvm_intrin|kernel)|.*_call_c?packed|tvm_call_.*|shmem_.*|CUDASourceCodeKernel"
+    r"call_(extern|packed|cpacked|intrin|llvm_intrin|kernel)(_lowered)?|.*_call_c?packed|tvm_call_.*|shmem_.*|CUDASourceCodeKernel"
 )
 
 _DTYPE = re.compile(r"(u?int|t?float|bfloat|bool|half|double|short|long|handle|void|ptr)\d*(_\w+)?(x\d+)?")

@@ -100,7 +100,9 @@ class CallReader(ABC):
             handled = self._outside(static[1:], node, arguments, scope)
             if handled is not None:
                 return handled
-            return self._record([("x", static[1:])], arguments, node, scope)
+            # A bare name may still be bound further down.
+            callee: Terms = [("n", scope, static[1:])] if isinstance(node.func, cst.Name) else [("x", static[1:])]
+            return self._record(callee, arguments, node, scope)
         if isinstance(node.func, cst.Attribute):
             return self._method(node, node.func, arguments, scope)
         return self._record(self.value(node.func, scope), arguments, node, scope)

@@ -15,7 +15,7 @@ from porter.surface.model import Flow, KernelArgument
 from porter.surface.tilelang_calls import CallReader, LineOf, items, put
 from porter.surface.tilelang_names import FACTORY_SUFFIX, KERNEL_DECORATORS, Dialect, canonical, decorated, imported
 from porter.surface.tilelang_summary import summarise
-from porter.surface.tilelang_values import Container, Derived, Scope, Term, Terms
+from porter.surface.tilelang_values import CONSTANTS, Container, Derived, Scope, Term, Terms
 
 # Attributes that describe a buffer and are not the buffer.
 _DESCRIPTIVE = frozenset(
@@ -130,10 +130,11 @@ class FlowReader(CallReader):
 
     def _parameter(self, param: cst.Param, scope: Scope, star: str) -> None:
         name = param.name.value
-        scope.parameters.append(star + name)
+        default = param.default.value if isinstance(param.default, cst.Name) else ""
+        scope.parameters.append(f"{star}{name}={default}" if default in CONSTANTS else star + name)
         terms = scope.variables.setdefault(name, [])
         terms.append(("p", scope, name))
-        if param.default is not None and scope.parent is not None:
+        if param.default is not None and scope.parent is not None and default not in CONSTANTS:
             terms.extend(self.value(param.default, scope.parent))
         if param.annotation is not None:
             written = param.annotation.annotation

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import libcst as cst
 
 from porter.surface.model import Flow, KernelArgument
-from porter.surface.tilelang_values import Container, Found, Guards, Scope, Solver, Term, Terms
+from porter.surface.tilelang_values import Call, Container, Found, Guards, Scope, Solver, Term, Terms
 
 
 def summarise(
@@ -77,14 +77,20 @@ class _Summary:
                 if isinstance(child.node, cst.FunctionDef) and self._is_kernel(child.node):
                     keep_scope(child)
             for index, call in enumerate(scope.calls):
-                callee = self._solver.resolve(call.callee)
-                if callee and all(term[0] == "o" for term in callee):
-                    # Applied already; kept only where its result is needed.
-                    continue
-                if any(term[0] in ("f", "p", "c") for term in callee) or any(
-                    _matters(term) for _, terms in call.arguments for term in self._solver.flat(terms)
-                ):
+                if self._may_matter(call):
                     keep_call(scope, index)
+
+    def _may_matter(self, call: Call) -> bool:
+        callee = self._solver.resolve(call.callee)
+        if callee and all(self._is_settled(term) for term in callee):
+            return False
+        if any(term[0] in ("f", "p", "c") for term in callee):
+            return True
+        return any(_matters(term) for _, terms in call.arguments for term in self._solver.flat(terms))
+
+    def _is_settled(self, term: Found) -> bool:
+        """An operation, which has been applied already, or a method of something that was made here by one."""
+        return term[0] == "o" or (term[0] == "m" and not self._solver.flat(term[1]))
 
     def _encode(self, terms: Sequence[Term], scope: Scope) -> str:
         words: dict[str, None] = {}
@@ -116,14 +122,11 @@ class _Summary:
         for index in scope.order:
             call = scope.calls[index]
             callee = self._encode(call.callee, scope)
-            rows = [(keyword, self._encode(terms, scope)) for keyword, terms in call.arguments]
-            while rows and not rows[-1][1]:
-                rows.pop()
+            # Arguments that lead nowhere stay: what is passed takes a parameter's default away.
+            rows = tuple((keyword, self._encode(terms, scope)) for keyword, terms in call.arguments)
             outside = (":" in callee or "!" in callee) and any(_is_value(text) for _, text in rows)
             lines.append(self._line_of(call.node) if outside else 0)
-            calls.append(
-                (callee + self._suffix(call.guards, scope), tuple(row for row in rows if row[1] or not row[0]))
-            )
+            calls.append((callee + self._suffix(call.guards, scope), rows))
         written = self._events([(term, guards, "") for term, guards in scope.writes], scope)
         unknown = self._events([(term, guards, reason) for term, reason, guards in scope.unknown], scope)
         nested = tuple((child.name, self.build(child, kernels)) for child in scope.children if child.kept)
@@ -137,7 +140,9 @@ class _Summary:
         """Encoded events, those left out that happen anyway, without a condition."""
         found: dict[tuple[str, str, str], None] = {}
         for term, guards, reason in events:
-            for word in self._encode([term], scope).split():
+            # A container that is written changes what it holds, not the buffers in it.
+            opened = [term] if reason else [one for one in self._solver.resolve([term]) if one[0] != "t"]
+            for word in self._encode(opened, scope).split():
                 if _is_value(word) and "@" not in word:
                     found[word, self._suffix(guards, scope), reason] = None
         return tuple(

@@ -6,20 +6,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import porter
 from porter.errors import UsageError
 from porter.verify.catalogue import FLAVOURS, Catalogue, load_catalogue
-from porter.verify.errors import HarnessError, MaskError
+from porter.verify.errors import HarnessError, MaskError, WorkspaceError
 from porter.verify.events import EventWriter, read_events
 from porter.verify.report import VerifyReport, build_report
 from porter.verify.session import SESSION_VARIABLE, Session
@@ -149,6 +152,23 @@ def check_options(options: VerifyOptions) -> None:
 
 
 @contextmanager
+def _terminated_as_exit() -> Iterator[None]:
+    """Let SIGTERM unwind the stack, so that test processes and the tree go too. Main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
 def prepare(options: VerifyOptions) -> Iterator[Prepared]:
     """The tree and the session; both are removed on leaving unless ``options.workspace`` names a place to keep.
 
@@ -159,9 +179,18 @@ def prepare(options: VerifyOptions) -> Iterator[Prepared]:
     catalogue = load_catalogue(options.catalogue)
     shrinks = () if options.full else load_shrinks(options.shrinks)
     masks = _masks(options.masks)
-    base = options.workspace if options.workspace is not None else Path(tempfile.mkdtemp(prefix="porter-verify-"))
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(_terminated_as_exit())
+        if options.workspace is not None:
+            base = options.workspace
+        else:
+            base = Path(tempfile.mkdtemp(prefix="porter-verify-"))
+            stack.callback(shutil.rmtree, base, ignore_errors=True)
         base.mkdir(parents=True, exist_ok=True)
+        if any(base.iterdir()):
+            raise WorkspaceError(
+                "the folder for the throw-away tree is not empty", path=str(base), fix="name a new folder"
+            )
         overlay = (
             stage_overrides(options.overrides, base / "overlay") if options.overrides is not None else options.overlay
         )
@@ -188,9 +217,6 @@ def prepare(options: VerifyOptions) -> Iterator[Prepared]:
         prepared = Prepared(workspace, session, catalogue)
         session.write(prepared.session_path)
         yield prepared
-    finally:
-        if options.workspace is None:
-            shutil.rmtree(base, ignore_errors=True)
 
 
 def share_out(stems: Sequence[str], weights: Mapping[str, float], jobs: int) -> tuple[tuple[str, ...], ...]:
@@ -204,7 +230,7 @@ def share_out(stems: Sequence[str], weights: Mapping[str, float], jobs: int) -> 
     return tuple(tuple(group) for group in groups if group)
 
 
-def test_stems(workspace: Workspace, files: tuple[str, ...] | None) -> tuple[str, ...]:
+def stems_with_tests(workspace: Workspace, files: tuple[str, ...] | None) -> tuple[str, ...]:
     """Interface modules that hold tests."""
     stems = tuple(
         path.stem
@@ -334,7 +360,9 @@ def run(options: VerifyOptions, progress: Callable[[int, int], None] | None = No
     """
     begin = time.monotonic()
     with prepare(options) as prepared:
-        groups = share_out(test_stems(prepared.workspace, options.files), prepared.catalogue.weights, options.jobs)
+        groups = share_out(
+            stems_with_tests(prepared.workspace, options.files), prepared.catalogue.weights, options.jobs
+        )
         if not groups:
             raise HarnessError("no interface module holds a test", path=OPS)
         processes = [_Process(prepared, options, number, files) for number, files in enumerate(groups)]
@@ -362,10 +390,11 @@ def run(options: VerifyOptions, progress: Callable[[int, int], None] | None = No
                     process.handle.wait()
         _gather(processes, Path(prepared.session.results))
         events = read_events(Path(prepared.session.results))
+        unimportable = any(code == "PV012" for code, _, _ in events.problems)
         for process in processes:
             if process.status == 4:
                 raise HarnessError(f"the test process refused its command line or environment:\n{process.tail()}")
-            if process.status not in (0, 1, 5) and not events.open:
+            if process.status not in (0, 1, 5) and not events.open and not unimportable:
                 raise HarnessError(f"the test process ended with status {process.status}:\n{process.tail()}")
         report = build_report(events, prepared.session, prepared.catalogue, time.monotonic() - begin)
         return replace(report, log="\n".join(process.tail() for process in processes))

@@ -109,8 +109,6 @@ class VerifyPlugin:
         session, root = self.session, Path(self.session.root)
         sys.path[:0] = [str(root), *session.paths]
         os.environ["DEEPINFER_NEURON_DEVICE"] = session.device
-        for name in session.preload:
-            importlib.import_module(name)
         version = (
             references.install_references(session.flavour, root) if references.needs_references(root / OPS) else ""
         )
@@ -429,14 +427,21 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         session = session_from_environment()
         if session is None:
             return
+        for name in session.preload:
+            _preload(name)
         plugin = VerifyPlugin(session, load_catalogue(Path(session.catalogue) if session.catalogue else None))
         plugin.prepare()
-    except HarnessError as error:
-        raise pytest.UsageError(_told(error)) from error
     except PorterError as error:
         raise pytest.UsageError(_told(error)) from error
     early_config.stash[_KEY] = plugin
     early_config.pluginmanager.register(plugin, "porter-verify")
+
+
+def _preload(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise HarnessError(f"{name}, to be imported first, cannot be: {error}") from error
 
 
 def _told(error: PorterError) -> str:

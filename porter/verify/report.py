@@ -352,14 +352,11 @@ def _grouped(cases: Iterable[CaseResult]) -> Iterable[str]:
 def render_text(report: VerifyReport, *, failures: bool = True) -> str:
     """The whole report for a terminal."""
     lines = [render_table(report.rows), ""]
-    for verdict, title in (
-        (Verdict.SKIPPED, "Skipped by upstream itself"),
-        (Verdict.LEFT_OUT, "Left out"),
-        (Verdict.OVER, "Over the cap"),
-    ):
-        cases = report.of(verdict)
-        if cases:
+    for verdict, title in ((Verdict.SKIPPED, "Skipped by upstream itself"), (Verdict.LEFT_OUT, "Left out")):
+        if cases := report.of(verdict):
             lines += [f"{title}:", *_grouped(cases), ""]
+    if over := report.of(Verdict.OVER):
+        lines += ["Over the cap:", *(f"  {case.test}[{case.case}]: {case.reason}" for case in over), ""]
     silent = [row.factory for row in report.rows if row.status == "implemented" and not row.calls and not row.failed]
     if silent and not report.partial:
         lines += [f"No upstream case called: {', '.join(silent)}", ""]

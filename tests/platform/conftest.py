@@ -94,7 +94,6 @@ def run(applied: Path) -> Run:
         script: str, *, device: str | None = "cpu", env: Mapping[str, str] | None = None, stand_in: bool = True
     ) -> subprocess.CompletedProcess[str]:
         lead = "import tests.platform.support.stand_in_device\n" if device == "neuron" and stand_in else ""
-        lead += "import tests.platform.support.fake_vendor\n" if tree.fake_vendor() else ""
         environment = environ(device, **(env or {}))
         environment["PYTHONPATH"] = f"{applied}{os.pathsep}{REPOSITORY}"
         return subprocess.run(

@@ -71,7 +71,7 @@ def test_what_gloo_carries_is_left_alone(collectives: ModuleType) -> None:
         assert collectives._carried(tensor) is tensor
 
 
-RANKS = """
+RANKS = r"""
 import os, sys
 import torch, torch.multiprocessing as mp
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.platform.conftest import Run
-from tests.platform.support import tree
 
 pytestmark = pytest.mark.engine
 
@@ -36,11 +35,9 @@ MISSING_KERNEL = re.compile(
 
 @pytest.mark.parametrize("device", ["cpu", "neuron"])
 def test_an_engine_constructs_or_names_the_missing_kernel(device: str, engine: Path, run: Run, tmp_path: Path) -> None:
-    if tree.fake_vendor():
-        pytest.skip("fake vendor packages cannot load a model")
     done = run(SCRIPT.format(folder=str(tmp_path / "tiny")), device=device, env={"DEEPINFER_NEURON_MEMORY_GB": "1"})
     text = done.stdout + done.stderr
-    assert "init_parallel_groups done" in text, text[-4000:]
+    assert "Initializing an LLM engine" in text, text[-4000:]
     if done.returncode == 0:
         assert "CONSTRUCTED" in done.stdout
         return

@@ -275,10 +275,17 @@ def test_the_graph_timer_is_a_host_clock(on_both: Callable[[str], None]) -> None
 
 
 def test_host_tensors_are_not_pinned(on_both: Callable[[str], None]) -> None:
-    """prepare_sampler_inputs and the load plans make host tensors that a driverless torch cannot pin."""
+    """Pinning throws on a torch without a CUDA driver; the values are upstream's own."""
     on_both("""
-    prompt, previous = engine.prepare_zos_inputs([], [], 2, 0)[:2]
-    assert not prompt.is_pinned() and prompt.device.type == "cpu"
+    from deepinfer.sampling_params import SamplingParams
+    data = engine.SequenceData([1, 2, 3, 4])
+    sequence = engine.SequenceMetadata("r", 7, False, data, data, None, SamplingParams(), [1], 1, 4, 0, [0], [])
+    remap, queries, keys, overlap = engine.prepare_zos_inputs([sequence], [sequence], 2, 0)
+    assert (remap.tolist(), queries.tolist(), keys.tolist(), overlap) == ([0, -1], [1, 1], [4, 1], True)
+    assert not remap.is_pinned() and remap.device.type == "cpu"
+    inputs = engine.prepare_sampler_inputs([sequence], 0)
+    here = torch.zeros(1, device="cuda").device
+    assert inputs.driver.kernel.logits.temperatures.device == here  # moved by C++, to the target
     """)
 
 
@@ -333,3 +340,20 @@ def test_requirements_of_the_build(engine: Path) -> None:
     )
     names = {line.split("==")[0] for line in done.stdout.split()}
     assert {"numpy", "transformers", "xgrammar"} <= names and not {"torch", "tilelang", "tile-kernels"} & names
+
+
+def test_an_editable_install_asks_for_neurons_requirements(engine: Path, tmp_path: Path) -> None:
+    """The build back end's own metadata, as pip asks for it; compiling again would tell nothing new."""
+    script = (
+        f"from setuptools import build_meta; print(build_meta.prepare_metadata_for_build_editable({str(tmp_path)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=engine, env=environ("cpu"), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (metadata,) = tmp_path.glob("*.dist-info/METADATA")
+    wanted = {
+        line.split()[1].split("==")[0] for line in metadata.read_text().splitlines() if line.startswith("Requires-Dist")
+    }
+    listed = (engine / "requirements-neuron.txt").read_text().splitlines()
+    assert wanted == {line.split("==")[0] for line in listed if line and not line.startswith("#")}

@@ -319,6 +319,11 @@ def test_autograd_apply() -> None:
         ("x = 1\nif a:\n    x = 2\n", "2"),
         ("x = 1\nx = 2\n", "2"),
         ("try:\n    pass\nexcept E:\n    x = 2\n", "2"),
+        ("x = 1\ntry:\n    from other import x\nexcept ImportError:\n    pass\n", "1"),
+        ("if sys.version_info >= (3, 9):\n    x = 1\nelse:\n    x = 2\n", "1"),
+        ("if sys.version_info < (3, 9):\n    x = 1\nelse:\n    x = 2\n", "2"),
+        ("if sys.version_info < (3, 9):\n    x = 1\nelif a:\n    x = 2\nelse:\n    x = 3\n", "2"),
+        ("if sys.version_info < (3, 99):\n    x = 1\nelse:\n    x = 2\n", "1"),
     ],
 )
 def test_branches(source: str, value: str) -> None:
@@ -784,7 +789,15 @@ def test_guarded_import_of_an_extension() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["x = 1\nx = x.real\n", "x = x.y\n", "a = b\nb = a\n", "from . import c\nx = c.x\n", "x = y.x\ny = x.y\n", "x = x\n"]
+    "source",
+    [
+        "x = 1\nx = x.real\n",
+        "x = x.y\n",
+        "a = b\nb = a\n",
+        "from . import c\nx = c.x\n",
+        "x = y.x\ny = x.y\n",
+        "x = x\n",
+    ],
 )
 def test_alias_that_leads_back_to_itself(source: str) -> None:
     """It ends, and the names are there."""
@@ -794,5 +807,9 @@ def test_alias_that_leads_back_to_itself(source: str) -> None:
 
 
 def test_members_for_type_checkers_alone() -> None:
-    found = link({"p/__init__.py": "class C:\n    if TYPE_CHECKING:\n        def m(self): pass\n        x: int = 1\n    def n(self): pass\n"})
+    found = link(
+        {
+            "p/__init__.py": "class C:\n    if TYPE_CHECKING:\n        def m(self): pass\n        x: int = 1\n    def n(self): pass\n"
+        }
+    )
     assert ids(found) == ["p.C", "p.C.n"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,11 @@ from porter.verify.catalogue import load_catalogue, parse_catalogue
 from porter.verify.contracts import masks_from_symbols
 from porter.verify.entry import inner_arguments
 from porter.verify.errors import CatalogueError, MaskError, ShrinkError, WorkspaceError
-from porter.verify.events import CaseResult, EventWriter, read_events
+from porter.verify.events import CaseResult, Events, EventWriter, FactoryCount, read_events
 from porter.verify.judge import Outcome, Verdict, judge
 from porter.verify.masks import BoundArgument, KernelMask, MaskViolation, WriteGuard, bind, parameter_names, read_masks
 from porter.verify.recorder import largest_difference
+from porter.verify.report import build_report
 from porter.verify.session import Session, read_session
 from porter.verify.shrink import Shrink, load_shrinks, parse_shrinks, shrink_folder, shrink_text
 from porter.verify.workspace import brings_platform, make_workspace, stage_overrides
@@ -409,6 +411,16 @@ def test_workspace_is_removed(tmp_path: Path) -> None:
     assert not root.exists()
 
 
+def test_termination_removes_the_workspace(tmp_path: Path) -> None:
+    overlay = make_overlay(tmp_path / "over", {"plain": COPY_BACKEND})
+    options = VerifyOptions(upstream=make_upstream(tmp_path / "up", {}), overlay=overlay, full=True)
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as caught, prepare(options) as prepared:
+        root = prepared.workspace.root
+        signal.raise_signal(signal.SIGTERM)
+    assert caught.value.code == 143 and not root.exists() and signal.getsignal(signal.SIGTERM) is handler
+
+
 def test_shrink_error_stops_the_run(tmp_path: Path) -> None:
     options = VerifyOptions(
         upstream=make_upstream(tmp_path / "up", {}), overlay=make_overlay(tmp_path / "over", {"plain": COPY_BACKEND})
@@ -471,6 +483,31 @@ def test_events_survive_a_cut_line(tmp_path: Path) -> None:
         file.write('{"event": "case", "nodeid"')
     events = read_events(tmp_path)
     assert events.open == ["n2"] and events.cases["n1"].worst == math.inf and set(events.collected) == {"n1", "n2"}
+
+
+@pytest.mark.parametrize(
+    ("events", "codes"),
+    [
+        (Events(finished=1), ["PV002", "PV009", "PV010"]),
+        (Events(finished=1, exported=("a_tl", "b_tl")), ["PV009", "PV010"]),
+        (Events(finished=1, exported=("a_tl", "b_tl"), partial=True), ["PV009"]),
+        (Events(finished=1, exported=("a_tl", "b_tl"), collected={"n": ("m::t", "")}), ["PV009", "PV013"]),
+        (Events(collected={"n": ("m::t", "")}, open=["n"]), ["PV007", "PV009"]),
+        (Events(problems=[("PV012", "no module", "")]), ["PV012"]),
+        (
+            Events(
+                collected={"n": ("m::t", "")},
+                cases={"n": CaseResult("n", "m::t", "", Verdict.PASSED, factories={"a_tl": FactoryCount(1, 0.0)})},
+                exported=("a_tl", "b_tl"),
+                finished=1,
+            ),
+            ["PV005"],  # the skip that CATALOGUE announces did not come
+        ),
+    ],
+)
+def test_a_run_without_proof_is_not_green(events: Events, codes: list[str]) -> None:
+    report = build_report(events, Session(root="", results=""), CATALOGUE)
+    assert sorted({finding.code for finding in report.findings}) == codes and report.exit_code == 1
 
 
 def test_session_round_trip(tmp_path: Path) -> None:

@@ -499,7 +499,7 @@ def test_full_sizes_over_the_caps_are_listed(tmp_path: Path) -> None:
         "sizes::test_time": (Verdict.OVER, "over 1 s"),
     }
     assert report.exit_code == 0
-    assert "sizes::test_memory, 1 case: needs 2,048 MiB" in render_text(report)
+    assert "sizes::test_memory[]: needs 2,048 MiB" in render_text(report)
 
 
 CLEAN_CATALOGUE = 'test = [{ name = "plain::test_plain", factories = ["copy_tl"] }]'
@@ -537,11 +537,6 @@ def test_backend_that_does_not_import(clean: Callable[..., VerifyOptions], tmp_p
     assert "no_such_module" in report.findings[0].message
 
 
-def test_nothing_selected_is_not_green(clean: Callable[..., VerifyOptions]) -> None:
-    report = run(clean(pytest_args=("-k", "no_such_test")))
-    assert report.exit_code == 1 and [finding.code for finding in report.findings] == ["PV009"]
-
-
 def test_tree_with_its_own_platform(clean: Callable[..., VerifyOptions], tmp_path: Path) -> None:
     platform = """
 
@@ -568,9 +563,10 @@ def get_platform():
     assert report.header["platform"] == "neuron" and report.count(Verdict.PASSED) == 1 and not report.findings
 
 
-def test_refused_pytest_argument(clean: Callable[..., VerifyOptions]) -> None:
-    with pytest.raises(HarnessError, match="no-such-flag"):
-        run(clean(pytest_args=("--no-such-flag",)))
+def test_process_that_cannot_start(clean: Callable[..., VerifyOptions]) -> None:
+    with pytest.raises(HarnessError, match="no_such_device, to be imported first") as caught:
+        run(clean(preload=("no_such_device",)))
+    assert caught.value.exit_code == 3
 
 
 def test_pytest_entry(clean: Callable[..., VerifyOptions], tmp_path: Path) -> None:

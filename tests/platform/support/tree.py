@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-VENDOR = "deepinfer/neuron_ops/vendor"
-FAKED = ("deep_ep", "deep_gemm", "deep_select", "flash_mla", "tile_kernels", "tilelang")
-
-
-def fake_vendor() -> bool:
-    """Whether ``PORTER_TEST_VENDOR=fake`` asks for fake vendor packages in place of the emitted ones.
-
-    For work on the platform while a drop-in is broken. tile_kernels and tilelang are then the installed ones.
-    """
-    return os.environ.get("PORTER_TEST_VENDOR") == "fake"
 
 
 def payload() -> dict[str, bytes]:
     """Files of generated/, with overrides/engine as it is now laid over them (the two are equal after a sync)."""
-    files = {**_below(ROOT / "generated"), **_below(ROOT / "overrides" / "engine")}
-    if not fake_vendor():
-        return files
-    return {
-        path: data for path, data in files.items() if not path.startswith(tuple(f"{VENDOR}/{name}/" for name in FAKED))
-    }
+    return {**_below(ROOT / "generated"), **_below(ROOT / "overrides" / "engine")}
 
 
 def _below(folder: Path) -> dict[str, bytes]:

@@ -96,7 +96,7 @@ def _ask(
         timeout=900,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
-    assert lines, f"the helper said nothing:\n{done.stderr[-3000:]}"
+    assert lines, f"the helper said nothing and ended with {done.returncode}:\n{done.stderr[-3000:]}"
     return json.loads(lines[0].removeprefix(_MARK))
 
 

@@ -4,9 +4,10 @@ A script, run in its own process: it imports upstream packages, which the tool n
 ``JITImpl.get_tir`` gives the kernel as TIR, where every access names its buffer and says whether it reads or writes.
 
 Usage: tir_truth.py BACKEND DEEPINFER_ROOT TILE_KERNELS_ROOT, where BACKEND is ``asc`` or ``cuda``. Prints one JSON object:
-factory id -> {"sets": elaborated argument sets, "refused": sets that the factory's own asserts refuse,
-"failed": error texts, "arguments": {name: {"read", "written", "lost": bool}}} for tensors, "lost" meaning that a pointer to
-the buffer was handed to foreign code. Arguments of all sets are joined by "or".
+``operations``, the names of TileLang's language, and ``factories``: factory id -> {"sets": elaborated argument sets,
+"refused": sets that the factory's own asserts refuse, "failed": error texts, "order": tensor arguments in order,
+"arguments": {name: {"read", "written", "lost": bool}} for tensors, "lost" meaning that a pointer to the buffer was handed to
+foreign code}. Arguments of all sets are joined by "or".
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ def prepare(backend: str, roots: Sequence[str]) -> None:
     import torch
 
     properties = types.SimpleNamespace(
-        vector_core_num=64, cube_core_num=32, multi_processor_count=132, L2_cache_size=192 << 20, shared_memory_per_multiprocessor=228 << 10
+        vector_core_num=64,
+        cube_core_num=32,
+        multi_processor_count=132,
+        L2_cache_size=192 << 20,
+        shared_memory_per_multiprocessor=228 << 10,
     )
     torch.npu = types.SimpleNamespace(get_device_properties=lambda *_: properties, current_device=lambda: 0)
     torch.cuda.get_device_properties = lambda *_: properties
@@ -257,7 +262,7 @@ def deepinfer(backend: str, out: dict[str, Any]) -> None:
     norm: dict[str, Sequence[Any]] = {
         "hidden_size": (1024, 512), "d": (1024, 512), "dtype": ("bfloat16",), "return_dtype": ("bfloat16", "float8_e4m3fn"), "reduce_dtype": ("float",),
         "eps": (1e-6,), "out_scale": (1.0, 0.5), "num_per_channels": (0, 32, 128), "xdim": (3, 2), "shared_sf_block_m": (0, 128),
-        **{name: (1024, 512) for name in ("x_stride_s", "y_stride_s", "residual_stride_s", "residual_out_stride_s", "y_origin_stride_s", "sf_stride_s")},
+        **dict.fromkeys(("x_stride_s", "y_stride_s", "residual_stride_s", "residual_out_stride_s", "y_origin_stride_s", "sf_stride_s"), (1024, 512)),
     }  # fmt: skip
     package = importlib.import_module(f"{base}.{backend}")
     names = sorted(path.stem for path in Path(package.__path__[0]).glob("*.py") if path.stem != "__init__")
@@ -301,6 +306,25 @@ def norm_sets(
         yield {**base, **flags, **change}
 
 
+class StandIn:
+    """In a jit factory's place: elaborates, and its kernel notes which tensor was given for which argument."""
+
+    def __init__(self, factory: Any) -> None:
+        self.factory = factory
+        self.found: dict[str, dict[str, bool]] = {}
+        self.tensors: dict[int, dict[str, bool]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Callable[..., None]:
+        self.found = accesses(self.factory.get_tir(*args, **kwargs))
+        return self.launch
+
+    def launch(self, *given: Any) -> None:
+        # Every argument of this kernel is a tensor.
+        for tensor, seen in zip(given, self.found.values(), strict=True):
+            if tensor is not None:
+                self.tensors[tensor.data_ptr()] = seen
+
+
 def fused(identity: str, module: Any, kernel: Any, layouts: Sequence[Any], out: dict[str, Any], backend: str) -> None:
     """The fused transform: on Ascend a plain function whose closure calls the jit kernel; its tensors are followed through."""
     import torch
@@ -330,7 +354,7 @@ def fused(identity: str, module: Any, kernel: Any, layouts: Sequence[Any], out: 
             if layout.num_elements == head_dim:
                 sets.append({**plain, "cast_fmt": layout.quantized_dtype, "num_per_channels": layout.elements_per_sf, "return_bf16": layout.quantized_dtype == "e4m3",
                              "round_sf": layout.sf_format == "ue8m0", "sf_format": layout.sf_format, "cache_layout": layout, "block_size": 64})  # fmt: skip
-    public = getattr(module, "fused_norm_rope_hadamard_cast_store_kvcache_tl")
+    public = module.fused_norm_rope_hadamard_cast_store_kvcache_tl
     row = out.setdefault(
         identity.rpartition(".")[0] + ".fused_norm_rope_hadamard_cast_store_kvcache_tl",
         {"sets": 0, "refused": 0, "failed": [], "arguments": {}},
@@ -350,22 +374,7 @@ def fused(identity: str, module: Any, kernel: Any, layouts: Sequence[Any], out: 
                     join(row, name, seen)
                 row["sets"] += 1
                 continue
-            seen_by_pointer: dict[int, dict[str, bool]] = {}
-
-            def stand_in(*args: Any, **kwargs: Any) -> Callable[..., None]:
-                found = accesses(kernel.get_tir(*args, **kwargs))
-                for name, seen in found.items():
-                    join(inner, name, seen)
-                inner["sets"] += 1
-
-                def call(*tensors: Any) -> None:
-                    # Every argument of this kernel is a tensor.
-                    for tensor, seen in zip(tensors, found.values(), strict=True):
-                        if tensor is not None:
-                            seen_by_pointer[tensor.data_ptr()] = seen
-
-                return call
-
+            stand_in = StandIn(kernel)
             head_dim, layout = values["head_dim"], values["cache_layout"]
             setattr(module, identity.rpartition(".")[2], stand_in)
             try:
@@ -390,8 +399,11 @@ def fused(identity: str, module: Any, kernel: Any, layouts: Sequence[Any], out: 
             finally:
                 setattr(module, identity.rpartition(".")[2], kernel)
             for name, tensor in tensors.items():
-                join(row, name, seen_by_pointer.get(tensor.data_ptr(), {}) if tensor is not None else {})
+                join(row, name, stand_in.tensors.get(tensor.data_ptr(), {}) if tensor is not None else {})
+            for name, seen in stand_in.found.items():
+                join(inner, name, seen)
             row["sets"] += 1
+            inner["sets"] += 1
         except AssertionError:
             row["refused"] += 1
         except Exception as error:
@@ -460,9 +472,14 @@ def tile_kernels(backend: str, out: dict[str, Any]) -> None:
         {"x_dtype": (T.bfloat16,), "out_config": (output("bf16", (1, 1)),)},
     )
     variants: dict[str, tuple[dict[str, Sequence[Any]], ...]] = {
-        "get_norm_forward_and_per_token_cast_kernel_cuda": ({}, {"out_config": (output("e4m3", (1, 32), round_sf=True),), "mega_moe_block_m": (128,)}),
+        "get_norm_forward_and_per_token_cast_kernel_cuda": (
+            {},
+            {"out_config": (output("e4m3", (1, 32), round_sf=True),), "mega_moe_block_m": (128,)},
+        ),
     }
-    variants |= dict.fromkeys(("get_swiglu_backward_kernel_asc", "get_swiglu_backward_and_per_token_cast_kernel_cuda"), swiglu_backward)
+    variants |= dict.fromkeys(
+        ("get_swiglu_backward_kernel_asc", "get_swiglu_backward_and_per_token_cast_kernel_cuda"), swiglu_backward
+    )
     constants = {"mhc": 4, "h": 4096, "hidden": 4096, "hidden_size": 4, "mhc_mult": 4, "mhc_mult3": 24, "mhc_mult2": 16, "mhc3": 24, "mhc2": 16, "m": 24, "n": 1024,
                  "L": 3, "L_post": 2, "n_rms_group": 1}  # fmt: skip
     root = Path(importlib.import_module("tile_kernels").__path__[0])
@@ -488,7 +505,9 @@ def tile_kernels(backend: str, out: dict[str, Any]) -> None:
             if symbol == "mhc_pre_split_mixes_bwd_cuda":
                 own["num_sms"] = 132
             for change in variants.get(symbol, ({},)):
-                elaborate(f"{name}.{symbol}", factory, {**options, **change}, own if has_constants(factory) else {}, out)
+                elaborate(
+                    f"{name}.{symbol}", factory, {**options, **change}, own if has_constants(factory) else {}, out
+                )
 
 
 def casts(identity: str, factory: Any, options: Mapping[str, Sequence[Any]], out: dict[str, Any]) -> None:
@@ -503,8 +522,8 @@ def casts(identity: str, factory: Any, options: Mapping[str, Sequence[Any]], out
     flags = [name for name in ("sf_only", "cast_only", "use_pdl") if name in parameters]
     row: dict[str, Any] = out.setdefault(identity, {"sets": 0, "refused": 0, "failed": [], "arguments": {}})
     for values in (
-        {name: False for name in flags},
-        *({**{name: False for name in flags}, flag: True} for flag in flags),
+        dict.fromkeys(flags, False),
+        *({**dict.fromkeys(flags, False), flag: True} for flag in flags),
     ):
         before = row["sets"]
         for given, wanted in pairs:
@@ -532,7 +551,13 @@ def main(backend: str, deepinfer_root: str, tile_kernels_root: str) -> None:
     out: dict[str, Any] = {}
     deepinfer(backend, out)
     tile_kernels(backend, out)
-    json.dump(out, answer, indent=1, sort_keys=True)
+    for row in out.values():
+        row["order"] = list(row["arguments"])
+    operations = {
+        *importlib.import_module(f"tilelang.{'ascend' if backend == 'asc' else 'cuda'}.language").__all__,
+        *importlib.import_module("tilelang.language").__all__,
+    }
+    json.dump({"factories": out, "operations": sorted(operations)}, answer, indent=1, sort_keys=True)
     answer.close()
 
 
