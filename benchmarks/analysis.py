@@ -57,7 +57,12 @@ def run(code: str, *arguments: str, cache: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "job.py"
         script.write_text(code)
-        done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, env={**os.environ, "PORTER_CACHE_DIR": cache})
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PORTER_CACHE_DIR": cache},
+        )
     if done.returncode:
         raise SystemExit(done.stderr)
     return float(done.stdout.split()[-1])
@@ -66,7 +71,12 @@ def run(code: str, *arguments: str, cache: str) -> float:
 def check(cache: str) -> float:
     """Seconds of one `porter check`, start of Python and all."""
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "porter", "check", "--project", str(ROOT)], capture_output=True, text=True, env={**os.environ, "PORTER_CACHE_DIR": cache})
+    done = subprocess.run(
+        [sys.executable, "-m", "porter", "check", "--project", str(ROOT)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PORTER_CACHE_DIR": cache},
+    )
     if done.returncode not in (0, 1):
         raise SystemExit(done.stdout + done.stderr)
     return time.perf_counter() - start
@@ -96,8 +106,12 @@ def main() -> int:
             warm.append(check(warm_cache))
     median = {name: statistics.median(values) for name, values in (("cold", cold), ("griffe", griffe), ("warm", warm))}
     print(f"griffe loads the pinned sources   {median['griffe']:7.2f} s")
-    print(f"cold analysis of the same         {median['cold']:7.2f} s  {median['cold'] / median['griffe']:5.2f} x griffe (at most 10)")
-    print(f"warm `porter check`               {median['warm']:7.2f} s  {median['warm'] / median['griffe']:5.2f} x griffe (below 1, and below 0.5 s)")
+    print(
+        f"cold analysis of the same         {median['cold']:7.2f} s  {median['cold'] / median['griffe']:5.2f} x griffe (at most 10)"
+    )
+    print(
+        f"warm `porter check`               {median['warm']:7.2f} s  {median['warm'] / median['griffe']:5.2f} x griffe (below 1, and below 0.5 s)"
+    )
     kept = median["cold"] <= 10 * median["griffe"] and median["warm"] < median["griffe"] and median["warm"] < 0.5
     return 0 if kept else 1
 

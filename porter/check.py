@@ -16,7 +16,7 @@ from porter.codec import from_json, to_json
 from porter.config import Config
 from porter.errors import LockError
 from porter.findings import Finding, Report
-from porter.inputs import inputs_digest, override_digests
+from porter.inputs import declaration_digests, inputs_digest, override_digests
 from porter.lock import Lock, black_version, read_lock
 from porter.overrides import Overrides, load_overrides
 from porter.plan import Plan, make_plan
@@ -42,7 +42,7 @@ def check(config: Config, *, out: Path | None = None, cache: Path | None = None)
     key = _key(inputs, state, config.out if out is None else str(out.name))
     stored = _load(cache, key)
     if stored is not None:
-        return stored
+        return _explained(stored, config, None, cache)
     lock = read_lock(lock_path)
     overrides = load_overrides(config.overrides_path)
     plan = make_plan(config, lock, overrides)
@@ -50,16 +50,35 @@ def check(config: Config, *, out: Path | None = None, cache: Path | None = None)
         [
             *plan.findings,
             *lock_findings(config, lock),
+            *declaration_findings(config, lock, digests),
             *tree_findings(plan, overrides, state, inputs, target),
             *rule_findings(plan, overrides),
         ]
     )
     _store(cache, key, report)
-    return report
+    return _explained(report, config, lock, cache)
+
+
+def _explained(report: Report, config: Config, lock: Lock | None, cache: Path | None) -> Report:
+    if not any(finding.code == "PT021" for finding in report.findings):
+        return report
+    from porter.excerpts import explain
+
+    return Report(explain(report.findings, config, lock=lock, cache=cache))
 
 
 def _key(inputs: str, state: TreeState, where: str) -> str:
-    rows = [__version__, inputs, where, state.manifest.inputs, str(state.interrupted), state.manifest_error, *state.missing, "|", *state.edited]
+    rows = [
+        __version__,
+        inputs,
+        where,
+        state.manifest.inputs,
+        str(state.interrupted),
+        state.manifest_error,
+        *state.missing,
+        "|",
+        *state.edited,
+    ]
     rows += [f"{path}:{digest}" for path, digest in sorted(state.manifest.files.items())]
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
@@ -90,14 +109,41 @@ def lock_findings(config: Config, lock: Lock) -> Iterator[Finding]:
             )
 
 
+def declaration_findings(config: Config, lock: Lock, digests: Mapping[str, str]) -> Iterator[Finding]:
+    """Was the lock written with the declarations of today?"""
+    found = declaration_digests(digests)
+    for path in sorted(found.keys() | lock.declarations.keys()):
+        if found.get(path) != lock.declarations.get(path):
+            yield Finding(
+                "PT032",
+                f"{config.overrides}/{path} changed since the upstream was read",
+                path=f"{config.overrides}/{path}",
+                expected=f"sha256 {lock.declarations[path][:12]}…" if path in lock.declarations else "no file",
+                found=f"sha256 {found[path][:12]}…" if path in found else "no file",
+                fix=_SYNC,
+            )
+
+
 def tree_findings(plan: Plan, overrides: Overrides, state: TreeState, inputs: str, out: Path) -> Iterator[Finding]:
     """Is the emitted tree what the inputs give?"""
     if state.manifest_error:
-        yield Finding("PT003", f"the manifest {state.manifest_error}", path=f"{out.name}/.porter/manifest.json", fix="porter sync --force")
+        yield Finding(
+            "PT003",
+            f"the manifest {state.manifest_error}",
+            path=f"{out.name}/.porter/manifest.json",
+            fix="porter sync --force",
+        )
     if state.interrupted:
         yield Finding("PT001", "a sync was cut short; the emitted tree is between two states", path=out.name, fix=_SYNC)
     for path in state.missing:
-        yield Finding("PT002", f"{path} is gone", path=f"{out.name}/{path}", expected="the file that porter emitted", found="no file", fix=_SYNC)
+        yield Finding(
+            "PT002",
+            f"{path} is gone",
+            path=f"{out.name}/{path}",
+            expected="the file that porter emitted",
+            found="no file",
+            fix=_SYNC,
+        )
     for path in state.edited:
         yield Finding(
             "PT003",
@@ -119,7 +165,14 @@ def tree_findings(plan: Plan, overrides: Overrides, state: TreeState, inputs: st
             continue
         found = state.manifest.files.get(path)
         if found is None and not (out / path).is_file():
-            yield Finding("PT004", f"{path} is not emitted yet", path=f"{out.name}/{path}", expected="an emitted file", found="no file", fix=_SYNC)
+            yield Finding(
+                "PT004",
+                f"{path} is not emitted yet",
+                path=f"{out.name}/{path}",
+                expected="an emitted file",
+                found="no file",
+                fix=_SYNC,
+            )
         elif found != digest:
             yield Finding(
                 "PT004",
@@ -131,7 +184,14 @@ def tree_findings(plan: Plan, overrides: Overrides, state: TreeState, inputs: st
                 fix=_SYNC,
             )
     for path in sorted(set(state.manifest.files) - set(wanted) - set(state.missing)):
-        yield Finding("PT005", f"{path} is no longer emitted", path=f"{out.name}/{path}", expected="no file", found="an old one", fix=_SYNC)
+        yield Finding(
+            "PT005",
+            f"{path} is no longer emitted",
+            path=f"{out.name}/{path}",
+            expected="no file",
+            found="an old one",
+            fix=_SYNC,
+        )
 
 
 def rule_findings(plan: Plan, overrides: Overrides) -> Iterator[Finding]:
@@ -155,7 +215,12 @@ def written_arguments(plan: Plan) -> Mapping[str, Mapping[str, frozenset[str]]]:
     table: dict[str, dict[str, frozenset[str]]] = {}
     for entry in plan.entries:
         if entry.override and entry.symbol.contract is not None:
-            names = {argument.name for kernel in entry.symbol.contract.kernels for argument in kernel.arguments if argument.written}
+            names = {
+                argument.name
+                for kernel in entry.symbol.contract.kernels
+                for argument in kernel.arguments
+                if argument.written
+            }
             table.setdefault(entry.override, {})[entry.symbol.qualname] = frozenset(names)
     return table
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from porter import __version__
 from porter.errors import PorterError, UsageError
+
+if TYPE_CHECKING:
+    from porter.config import Config
+    from porter.lock import Lock
+    from porter.overrides import Overrides
+    from porter.plan import Plan
+    from porter.sources.progress import Progress
+    from porter.upstream import Request
 
 app = typer.Typer(
     name="porter",
@@ -41,11 +49,28 @@ class DriftFormat(StrEnum):
 
 
 Project = Annotated[Path, typer.Option("--project", metavar="FOLDER", help="Folder of porter.toml, or one below it.")]
-Upstream = Annotated[Path | None, typer.Option("--upstream", metavar="PATH", help="Read DeepInfer from this checkout instead of the pinned release.")]
-Vendor = Annotated[list[str] | None, typer.Option("--vendor", metavar="NAME=PATH", help="Read this vendor package from a folder; may be given several times.")]
+Upstream = Annotated[
+    Path | None,
+    typer.Option("--upstream", metavar="PATH", help="Read DeepInfer from this checkout instead of the pinned release."),
+]
+Vendor = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vendor", metavar="NAME=PATH", help="Read this vendor package from a folder; may be given several times."
+    ),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Use the cache alone, never the network.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Emit here instead of porter.toml's [output] folder.")]
-Enable = Annotated[list[str] | None, typer.Option("--enable", metavar="FEATURE", help="Turn a feature on for this run (`all` for every one); may be given several times.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Emit here instead of porter.toml's [output] folder.")
+]
+Enable = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--enable",
+        metavar="FEATURE",
+        help="Turn a feature on for this run (`all` for every one); may be given several times.",
+    ),
+]
 
 
 def _version(value: bool) -> None:
@@ -55,38 +80,47 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False) -> None:
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Reads DeepInfer and its vendor packages, emits their Neuron backend, and says exactly what changed.
 
     Exit codes: 0 clean, 1 drift or findings, 2 usage or configuration, 3 unreadable upstream or a fault of porter's own.
     """
 
 
-def _config(project: Path, enable: list[str] | None = None):  # type: ignore[no-untyped-def]
+def _config(project: Path, enable: list[str] | None = None) -> Config:
     from porter.config import find_config, load_config
 
     return load_config(find_config(project.absolute())).with_features(tuple(enable or ()))
 
 
-def _request(upstream: Path | None, vendor: list[str] | None, offline: bool):  # type: ignore[no-untyped-def]
+def _request(upstream: Path | None, vendor: list[str] | None, offline: bool) -> Request:
     from porter.upstream import Request
 
     folders: dict[str, Path] = {}
     for text in vendor or ():
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
-            raise UsageError(f"--vendor {text!r} is not of the form NAME=PATH", fix="write for example --vendor deep_gemm=../DeepGEMM")
+            raise UsageError(
+                f"--vendor {text!r} is not of the form NAME=PATH",
+                fix="write for example --vendor deep_gemm=../DeepGEMM",
+            )
         folders[name] = Path(path)
     return Request(upstream, folders, offline)
 
 
-def _progress():  # type: ignore[no-untyped-def]
+def _progress() -> Progress:
     from porter.sources.progress import progress_for
 
     return progress_for()
 
 
-@app.command(epilog="Examples:  porter sync   |   porter sync --upstream ../deepinfer --dry-run --diff   |   porter sync --offline --enable mtp")
+@app.command(
+    epilog="Examples:  porter sync   |   porter sync --upstream ../deepinfer --dry-run --diff   |   porter sync --offline --enable mtp"
+)
 def sync(
     project: Project = Path(),
     upstream: Upstream = None,
@@ -99,13 +133,22 @@ def sync(
     force: Annotated[bool, typer.Option("--force", help="Overwrite generated files that were edited by hand.")] = False,
 ) -> None:
     """Read the upstream, emit the backend, write porter.lock. Only what changed is written."""
+    from porter.excerpts import explain
     from porter.findings import Report
     from porter.report import findings as report
     from porter.report import status
     from porter.sync import sync as run
 
     config = _config(project, enable)
-    result = run(config, _request(upstream, vendor, offline), out=out, dry_run=dry_run, force=force, want_texts=diff, progress=_progress())
+    result = run(
+        config,
+        _request(upstream, vendor, offline),
+        out=out,
+        dry_run=dry_run,
+        force=force,
+        want_texts=diff,
+        progress=_progress(),
+    )
     if diff:
         typer.echo(_differences(result.texts), nl=False)
     changes = result.changes
@@ -120,13 +163,13 @@ def sync(
     else:
         typer.echo("nothing changed")
     typer.echo(status.text(result.plan), nl=False)
-    found = Report.of(result.plan.findings)
+    found = Report.of(explain(result.plan.findings, config, lock=result.plan.lock))
     if found.findings:
         typer.echo(report.text(found), nl=False)
     raise typer.Exit(max(found.exit_code, 1 if dry_run and (changes.any or result.lock_changed) else 0))
 
 
-def _differences(texts):  # type: ignore[no-untyped-def]
+def _differences(texts: Mapping[str, tuple[bytes, bytes]]) -> str:
     import difflib
 
     out: list[str] = []
@@ -136,7 +179,9 @@ def _differences(texts):  # type: ignore[no-untyped-def]
     return "".join(line if line.endswith("\n") else line + "\n" for line in out)
 
 
-@app.command(epilog="Examples:  porter check   |   porter check --format sarif > porter.sarif   |   porter check --upstream ../deepinfer")
+@app.command(
+    epilog="Examples:  porter check   |   porter check --format sarif > porter.sarif   |   porter check --upstream ../deepinfer"
+)
 def check(
     project: Project = Path(),
     out: Out = None,
@@ -166,7 +211,9 @@ def check(
 def status(
     project: Project = Path(),
     enable: Enable = None,
-    names: Annotated[bool, typer.Option("--names", help="List every factory and every vendor name that the engine uses.")] = False,
+    names: Annotated[
+        bool, typer.Option("--names", help="List every factory and every vendor name that the engine uses.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Count what is implemented, excluded, pending and stale."""
@@ -176,7 +223,7 @@ def status(
     typer.echo(report.as_json(plan) if json else report.text(plan, names=names), nl=False)
 
 
-def _plan(config):  # type: ignore[no-untyped-def]
+def _plan(config: Config) -> tuple[Lock, Plan, Overrides]:
     from porter.lock import read_lock
     from porter.overrides import load_overrides
     from porter.plan import make_plan
@@ -186,7 +233,9 @@ def _plan(config):  # type: ignore[no-untyped-def]
     return lock, make_plan(config, lock, overrides), overrides
 
 
-@app.command(epilog="Examples:  porter diff --upstream ../deepinfer   |   porter diff --vendor tile_kernels=../TileKernels --format markdown")
+@app.command(
+    epilog="Examples:  porter diff --upstream ../deepinfer   |   porter diff --vendor tile_kernels=../TileKernels --format markdown"
+)
 def diff(
     project: Project = Path(),
     upstream: Upstream = None,
@@ -222,7 +271,14 @@ def sources(
     found = resolve_sources(config, _request(upstream, vendor, offline), known_lock(config), progress=_progress())
     if json:
         rows = [
-            {"name": name, "version": s.version, "kind": str(s.kind), "filename": s.filename, "sha256": s.sha256, "path": str(s.root)}
+            {
+                "name": name,
+                "version": s.version,
+                "kind": str(s.kind),
+                "filename": s.filename,
+                "sha256": s.sha256,
+                "path": str(s.root),
+            }
             for name, s in found.items()
         ]
         typer.echo(dumps({"version": 1, "sources": rows}, indent=1))
@@ -248,27 +304,39 @@ def new(
         typer.echo(skeleton.text, nl=False)
         return
     write_skeleton(config, lock, overrides, skeleton)
-    typer.echo(f"wrote {skeleton.path.relative_to(config.root)}: write {skeleton.symbol.qualname} there, then run `porter sync`")
+    typer.echo(
+        f"wrote {skeleton.path.relative_to(config.root)}: write {skeleton.symbol.qualname} there, then run `porter sync`"
+    )
 
 
-@app.command(epilog='Examples:  porter ack norm_tl --reason "only the tiling changed"   |   porter ack --all --reason "first review"')
+@app.command(
+    epilog='Examples:  porter ack norm_tl --reason "only the tiling changed"   |   porter ack --all --reason "first review"'
+)
 def ack(
     symbols: Annotated[list[str] | None, typer.Argument(help="Upstream names.")] = None,
     project: Project = Path(),
     reason: Annotated[str, typer.Option("--reason", help="What was reviewed.")] = "",
     all: Annotated[bool, typer.Option("--all", help="Every override that has no pin yet.")] = False,
     drop: Annotated[bool, typer.Option("--drop", help="Remove pins of names that upstream dropped.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print what changed upstream since the pin; write nothing.")
+    ] = False,
+    offline: Offline = False,
 ) -> None:
     """Say that an override was reviewed against upstream's body of today."""
-    from porter import pins
+    from porter import excerpts, pins
 
     config = _config(project)
     lock, plan, overrides = _plan(config)
-    if bool(symbols) == all:
+    if bool(symbols) == all and not show:
         raise UsageError("name symbols, or pass --all", fix='porter ack SYMBOL --reason "..."')
     if drop:
         done = pins.drop(config, overrides, symbols or ())
         typer.echo(f"dropped {len(done)} pin{'s' if len(done) != 1 else ''}")
+        return
+    if show:
+        for name in symbols or pins.stale(plan):
+            typer.echo(excerpts.show(pins.find_symbol(lock, name), config, lock, overrides, offline=offline), nl=False)
         return
     chosen = pins.unpinned(plan) if all else [pins.find_symbol(lock, name) for name in symbols or ()]
     done = pins.acknowledge(config, lock, plan, overrides, chosen, reason)
@@ -281,13 +349,17 @@ def ack(
 def verify(
     project: Project = Path(),
     enable: Enable = None,
-    select: Annotated[list[str] | None, typer.Option("--select", metavar="FACTORY", help="Judge these factories only.")] = None,
+    select: Annotated[
+        list[str] | None, typer.Option("--select", metavar="FACTORY", help="Judge these factories only.")
+    ] = None,
     flavour: Annotated[str, typer.Option("--flavour", help="Platform that upstream's tests see: npu or gpu.")] = "npu",
     device: Annotated[str, typer.Option("--device", help="Torch device under test.")] = "cpu",
     full: Annotated[bool, typer.Option("--full", help="Upstream's own sizes, under memory and time caps.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", help="Processes.")] = 1,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")
+    ] = None,
     offline: Offline = False,
 ) -> None:
     """Run upstream's own kernel tests on the emitted backend. Needs the `proof` extra."""
@@ -309,13 +381,17 @@ def verify(
     raise typer.Exit(report.exit_code)
 
 
-@app.command(epilog="Examples:  porter apply ../deepinfer --dry-run   |   porter apply ../deepinfer   |   porter apply ../deepinfer --revert")
+@app.command(
+    epilog="Examples:  porter apply ../deepinfer --dry-run   |   porter apply ../deepinfer   |   porter apply ../deepinfer --revert"
+)
 def apply(
     checkout: Annotated[Path, typer.Argument(help="Root of a DeepInfer checkout or unpacked release.")],
     project: Project = Path(),
     out: Out = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, write nothing.")] = False,
-    revert: Annotated[bool, typer.Option("--revert", help="Undo an earlier apply: the tree is as it was, byte for byte.")] = False,
+    revert: Annotated[
+        bool, typer.Option("--revert", help="Undo an earlier apply: the tree is as it was, byte for byte.")
+    ] = False,
 ) -> None:
     """Put the emitted backend and the seams into a checkout: everything or nothing."""
     from porter.seams import api
@@ -355,7 +431,9 @@ def main() -> NoReturn:
         import traceback
 
         traceback.print_exc()
-        typer.echo(f"porter: internal fault: {type(error).__name__}: {error}\n  fix: report it with the lines above", err=True)
+        typer.echo(
+            f"porter: internal fault: {type(error).__name__}: {error}\n  fix: report it with the lines above", err=True
+        )
         sys.exit(3)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -15,13 +15,14 @@ from typing import Any
 
 import msgspec
 
-type Json = None | bool | int | float | str | list[Json] | dict[str, Json]
+type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
 
 @cache
 def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
     return tuple(
-        (f.name, f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default) for f in dataclasses.fields(kind)
+        (f.name, f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default)
+        for f in dataclasses.fields(kind)
     )
 
 
@@ -35,7 +36,9 @@ def to_json(value: object) -> Json:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
-            name: to_json(item) for name, default in _fields(type(value)) if (item := getattr(value, name)) is not default and item != default
+            name: to_json(item)
+            for name, default in _fields(type(value))
+            if (item := getattr(value, name)) is not default and item != default
         }
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}

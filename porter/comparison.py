@@ -14,7 +14,9 @@ from porter.sources.progress import Progress
 from porter.upstream import Request, read_upstream
 
 
-def upstream_changes(config: Config, request: Request, *, cache: Path | None = None, progress: Progress | None = None) -> tuple[Change, ...]:
+def upstream_changes(
+    config: Config, request: Request, *, cache: Path | None = None, progress: Progress | None = None
+) -> tuple[Change, ...]:
     """What the upstream of a request changed against the lock, over the sources that the request names (all when none).
 
     Raises:
@@ -29,7 +31,9 @@ def upstream_changes(config: Config, request: Request, *, cache: Path | None = N
     return compare([surface for surface in lock.surfaces if surface.source in wanted], new.surfaces)
 
 
-def upstream_findings(config: Config, request: Request, *, cache: Path | None = None, progress: Progress | None = None) -> Iterator[Finding]:
+def upstream_findings(
+    config: Config, request: Request, *, cache: Path | None = None, progress: Progress | None = None
+) -> Iterator[Finding]:
     """Drift of a named upstream as findings, and the seams that would not fit its checkout."""
     for change in upstream_changes(config, request, cache=cache, progress=progress):
         kinds = ", ".join(str(kind) for kind in (change.kind, *change.also))

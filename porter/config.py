@@ -67,6 +67,11 @@ class Config:
         return self.root / self.overrides
 
     @property
+    def declarations_path(self) -> Path:
+        """Folder of ``<package>/<module>.pyi`` files, which declare what C++ binds and no upstream source tells."""
+        return self.overrides_path / "vendor"
+
+    @property
     def lock_path(self) -> Path:
         """porter.lock."""
         return self.root / LOCK_NAME
@@ -100,7 +105,8 @@ class Config:
             **{
                 **self.__dict__,
                 "features": tuple(
-                    Feature(f.name, f.enabled or f.name in names or "all" in names, f.reason, f.symbols) for f in self.features
+                    Feature(f.name, f.enabled or f.name in names or "all" in names, f.reason, f.symbols)
+                    for f in self.features
                 ),
             }
         )
@@ -117,7 +123,9 @@ def find_config(start: Path) -> Path:
         if candidate.is_file():
             return candidate
     raise ConfigError(
-        f"no {CONFIG_NAME} here or in any folder above", path=str(start), fix="run porter inside a project, or pass `--project FOLDER`"
+        f"no {CONFIG_NAME} here or in any folder above",
+        path=str(start),
+        fix="run porter inside a project, or pass `--project FOLDER`",
     )
 
 
@@ -131,12 +139,16 @@ def load_config(path: Path) -> Config:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", path=path.name, fix="check that the file exists and is readable") from error
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", path=path.name, fix="check that the file exists and is readable"
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigError("is not UTF-8 text", path=path.name, fix="save porter.toml as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         line = getattr(error, "lineno", None) or _toml_line(str(error))
-        raise ConfigError(f"is not valid TOML: {error}", path=path.name, line=line, fix="mend the line named") from error
+        raise ConfigError(
+            f"is not valid TOML: {error}", path=path.name, line=line, fix="mend the line named"
+        ) from error
     return _Reader(path, text).config(data)
 
 
@@ -174,10 +186,14 @@ class _Reader:
         if key not in table:
             if default is not None:
                 return default
-            raise self.error(f"{where} needs {key!r} ({kind.__name__})", where.strip("[]").split(".")[-1], f"add `{key} = ...`")
+            raise self.error(
+                f"{where} needs {key!r} ({kind.__name__})", where.strip("[]").split(".")[-1], f"add `{key} = ...`"
+            )
         value = table[key]
         if not isinstance(value, kind):
-            raise self.error(f"{key!r} in {where} must be a {kind.__name__}, not {type(value).__name__}", key, "correct the value")
+            raise self.error(
+                f"{key!r} in {where} must be a {kind.__name__}, not {type(value).__name__}", key, "correct the value"
+            )
         return value
 
     def strings(self, table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
@@ -207,14 +223,23 @@ class _Reader:
             reason = self.typed(body, "reason", str, where)
             if not reason.strip():
                 raise self.error(f"{where} needs a reason", name, "say why the feature is off")
-            features.append(Feature(name, bool(self.typed(body, "enabled", bool, where, False)), reason, self.strings(body, "symbols", where)))
+            features.append(
+                Feature(
+                    name,
+                    bool(self.typed(body, "enabled", bool, where, False)),
+                    reason,
+                    self.strings(body, "symbols", where),
+                )
+            )
         rows = data.get("pending", [])
         if not isinstance(rows, list):
             raise self.error("pending must be an array of tables", "pending", "write it as [[pending]]")
         pending = []
         for body in rows:
             self.keys(body, ("symbols", "reason"), "[[pending]]")
-            pending.append(Pending(self.strings(body, "symbols", "[[pending]]"), self.typed(body, "reason", str, "[[pending]]")))
+            pending.append(
+                Pending(self.strings(body, "symbols", "[[pending]]"), self.typed(body, "reason", str, "[[pending]]"))
+            )
         return Config(
             root=self.path.parent,
             sources={name: sources[name] for name in SOURCE_NAMES},

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from porter.codec import Json, to_json
+from porter.surface.digest import combine
 from porter.surface.model import Signature, Surface, Symbol
 from porter.surface.sketch import similarity
 
@@ -73,7 +74,9 @@ def signature_text(signature: Signature | None) -> str:
         if parameter.default is not None:
             text += (" = " if parameter.annotation is not None else "=") + parameter.default
         parts.append(text)
-        if parameter.kind is K.POSITIONAL_ONLY and (index + 1 == len(kinds) or kinds[index + 1] is not K.POSITIONAL_ONLY):
+        if parameter.kind is K.POSITIONAL_ONLY and (
+            index + 1 == len(kinds) or kinds[index + 1] is not K.POSITIONAL_ONLY
+        ):
             parts.append("/")
     returns = f" -> {signature.returns}" if signature.returns is not None else ""
     return f"({', '.join(parts)}){returns}"
@@ -94,6 +97,12 @@ def extract(symbol: Symbol) -> Extract:
     return Extract(signature, _contract_text(to_json(contract)) if contract else "", symbol.body, symbol.id)
 
 
+def interface_digest(symbol: Symbol) -> str:
+    """Digest of how a symbol is called: its signature and tensor contract."""
+    told = extract(symbol)
+    return combine([told.signature, told.contract])
+
+
 def _contract_text(data: Json) -> str:
     import json
 
@@ -104,7 +113,9 @@ def compare(old: Iterable[Surface], new: Iterable[Surface]) -> tuple[Change, ...
     """Every symbol that differs, sorted by source and symbol. A rename is proposed by body similarity, never assumed."""
     before = {symbol.id: symbol for surface in old for symbol in surface.symbols}
     after = {symbol.id: symbol for surface in new for symbol in surface.symbols}
-    rows = [change for identity in before.keys() & after.keys() if (change := _changed(before[identity], after[identity]))]
+    rows = [
+        change for identity in before.keys() & after.keys() if (change := _changed(before[identity], after[identity]))
+    ]
     removed = {identity: before[identity] for identity in before.keys() - after.keys()}
     added = {identity: after[identity] for identity in after.keys() - before.keys()}
     for old_id, new_id, score in _renames(removed, added):

@@ -23,7 +23,9 @@ class PorterError(Exception):
     exit_code = 3
     code = "error"
 
-    def __init__(self, message: str, *, path: str | None = None, line: int | None = None, fix: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, path: str | None = None, line: int | None = None, fix: str | None = None
+    ) -> None:
         self.message = message
         self.path = path
         self.line = line

@@ -36,13 +36,15 @@ KINDS = _kinds(
     ("PT010", "unclassified", "An upstream name is neither implemented, excluded nor listed as pending."),
     ("PT011", "pattern-unmatched", "A pattern in porter.toml matches no upstream name."),
     ("PT012", "pattern-shadowed", "A name listed as pending is implemented or excluded already."),
+    ("PT013", "undeclared", "A name bound in compiled code has no source that tells its arguments."),
     ("PT020", "override-orphan", "An override's name does not exist upstream."),
-    ("PT021", "override-stale", "Upstream's body changed since the override was written."),
+    ("PT021", "override-stale", "Upstream's body or contract changed since the override was written."),
     ("PT022", "override-mismatched", "An override's signature or kernel arguments differ from upstream's."),
     ("PT023", "override-unpinned", "An override does not record which upstream body it was written against."),
     ("PT024", "pin-unmatched", "A pin names no override."),
     ("PT030", "lock-version", "porter.lock was written by another version of porter or black."),
     ("PT031", "lock-source", "porter.toml names another source version than porter.lock."),
+    ("PT032", "lock-declaration", "A declaration in overrides/ is not the one that porter.lock was written with."),
     ("PT040", "drift", "The upstream named on the command line differs from porter.lock."),
     ("PT041", "seam-moved", "An upstream file does not hold what a seam expects to find."),
 )  # fmt: skip
@@ -54,6 +56,7 @@ class Finding:
 
     ``code`` is a key of ``KINDS`` or a kernel rule's code. ``symbol`` is the upstream name concerned, "" when none.
     ``path``/``line`` is where to look. ``expected`` and ``found`` are short texts; ``fix`` is the one command or edit.
+    ``detail`` is text of several lines that shows more: a difference.
     """
 
     code: str
@@ -65,6 +68,7 @@ class Finding:
     found: str = ""
     fix: str = ""
     level: Level = Level.ERROR
+    detail: str = ""
 
     @property
     def sort_key(self) -> tuple[str, str, int, str, str]:

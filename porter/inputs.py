@@ -21,9 +21,21 @@ def inputs_digest(config: Config, lock_text: str, overrides: Mapping[str, str]) 
         overrides: relative path to sha256 of every file of overrides/.
     """
     enabled = [f"{feature.name}={feature.enabled}" for feature in config.features]
-    rows = [__version__, black_version(), templates_digest(), sha256(lock_text.encode()), sha256(config.text.encode()), *enabled]
+    rows = [
+        __version__,
+        black_version(),
+        templates_digest(),
+        sha256(lock_text.encode()),
+        sha256(config.text.encode()),
+        *enabled,
+    ]
     rows += [f"{path}:{digest}" for path, digest in sorted(overrides.items())]
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+
+
+def declaration_digests(overrides: Mapping[str, str]) -> Mapping[str, str]:
+    """Those of ``override_digests`` that declare what C++ binds."""
+    return {path: digest for path, digest in overrides.items() if path.startswith("vendor/") and path.endswith(".pyi")}
 
 
 def override_digests(folder: Path) -> Mapping[str, str]:

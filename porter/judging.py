@@ -43,7 +43,9 @@ def masks(plan: Plan) -> Mapping[str, Any]:
         kernels = []
         for kernel in contract.kernels:
             passed = call_arguments(kernel, contract.out_idx)
-            kernels.append({argument.name: argument.written for argument in kernel.arguments if argument.name in passed})
+            kernels.append(
+                {argument.name: argument.written for argument in kernel.arguments if argument.name in passed}
+            )
         table[entry.symbol.qualname] = kernels[0] if len(kernels) == 1 else kernels
     return table
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Lock:
 
     ``surfaces``: per surface name (``tilelang_ops.asc``, ``tilelang_ops.cuda``, ``tilelang_ops``, and each vendor package).
     ``engine_names``: vendor names that the engine imports or uses, sorted.
+    ``declarations``: sha256 of each ``.pyi`` of overrides/ that was read beside the sources, by path below overrides/.
     """
 
     tool: str
@@ -52,6 +53,7 @@ class Lock:
     sources: tuple[LockedSource, ...] = ()
     surfaces: tuple[Surface, ...] = ()
     engine_names: tuple[str, ...] = ()
+    declarations: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def symbols(self) -> Mapping[str, Symbol]:
@@ -87,9 +89,14 @@ def write_lock(lock: Lock) -> str:
         "version": LOCK_VERSION,
         "porter": lock.tool,
         "black": lock.black,
-        "sources": {source.name: _without(to_json(source), "name") for source in sorted(lock.sources, key=lambda s: s.name)},
-        "engine_names": list(sorted(lock.engine_names)),
-        "surfaces": {surface.source: _surface_json(surface) for surface in sorted(lock.surfaces, key=lambda s: s.source)},
+        "sources": {
+            source.name: _without(to_json(source), "name") for source in sorted(lock.sources, key=lambda s: s.name)
+        },
+        "engine_names": [*sorted(lock.engine_names)],
+        "declarations": dict(sorted(lock.declarations.items())),
+        "surfaces": {
+            surface.source: _surface_json(surface) for surface in sorted(lock.surfaces, key=lambda s: s.source)
+        },
     }
     return dumps(data)
 
@@ -101,10 +108,11 @@ def _without(data: Json, *keys: str) -> Json:
 
 def _surface_json(surface: Surface) -> Json:
     sites = sorted(
-        (dataclasses.replace(site, line=0) for site in surface.call_sites), key=lambda s: (s.factory, s.caller, repr(s.arguments), repr(s))
+        (dataclasses.replace(site, line=0) for site in surface.call_sites),
+        key=lambda s: (s.factory, s.caller, repr(s.arguments), repr(s)),
     )
     return {
-        "opaque": list(sorted(surface.opaque)),
+        "opaque": [*sorted(surface.opaque)],
         "modules": {module.name: _without(to_json(module), "name") for module in surface.modules},
         "call_sites": [to_json(site) for site in sites],
         "symbols": {
@@ -125,17 +133,30 @@ def read_lock(path: Path) -> Lock:
     except FileNotFoundError as error:
         raise LockError("there is no lock yet", path=path.name, fix=_SYNC) from error
     except OSError as error:
-        raise LockError(f"cannot be read: {error.strerror}", path=path.name, fix="check that the file is readable") from error
+        raise LockError(
+            f"cannot be read: {error.strerror}", path=path.name, fix="check that the file is readable"
+        ) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         line = getattr(error, "lineno", None)
-        raise LockError(f"is not valid JSON: {error}", path=path.name, line=line, fix=f"restore the file from version control, or {_SYNC}") from error
+        raise LockError(
+            f"is not valid JSON: {error}",
+            path=path.name,
+            line=line,
+            fix=f"restore the file from version control, or {_SYNC}",
+        ) from error
     if not isinstance(data, dict) or data.get("version") != LOCK_VERSION:
         found = data.get("version") if isinstance(data, dict) else type(data).__name__
-        raise LockError(f"has format {found!r}, this porter ({__version__}) reads {LOCK_VERSION}", path=path.name, fix=_SYNC)
+        raise LockError(
+            f"has format {found!r}, this porter ({__version__}) reads {LOCK_VERSION}", path=path.name, fix=_SYNC
+        )
     try:
         return _lock_from(data)
     except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
-        raise LockError(f"holds an entry that is not of the form: {error}", path=path.name, fix=f"restore the file from version control, or {_SYNC}") from error
+        raise LockError(
+            f"holds an entry that is not of the form: {error}",
+            path=path.name,
+            fix=f"restore the file from version control, or {_SYNC}",
+        ) from error
 
 
 def _lock_from(data: Mapping[str, Any]) -> Lock:
@@ -144,6 +165,7 @@ def _lock_from(data: Mapping[str, Any]) -> Lock:
         black=data["black"],
         sources=from_json([{"name": name, **row} for name, row in data["sources"].items()], tuple[LockedSource, ...]),
         engine_names=tuple(data["engine_names"]),
+        declarations=from_json(data.get("declarations", {}), dict[str, str]),
         surfaces=tuple(_surface_from(name, row) for name, row in data["surfaces"].items()),
     )
 
@@ -152,9 +174,10 @@ def _surface_from(source: str, row: Mapping[str, Any]) -> Surface:
     return Surface(
         source=source,
         modules=from_json([{"name": name, **module} for name, module in row["modules"].items()], tuple[Module, ...]),
-        symbols=from_json([{"id": identity, "source": source, **symbol} for identity, symbol in row["symbols"].items()], tuple[Symbol, ...]),
+        symbols=from_json(
+            [{"id": identity, "source": source, **symbol} for identity, symbol in row["symbols"].items()],
+            tuple[Symbol, ...],
+        ),
         call_sites=from_json(row["call_sites"], tuple[CallSite, ...]),
         opaque=tuple(row["opaque"]),
     )
-
-

@@ -48,7 +48,12 @@ def signature_differences(upstream: Signature, override: Signature) -> tuple[str
             found.append(f"keyword-only {name!r} is missing")
     their_positional = {p.name for p in theirs.positional}
     for name, parameter in ours.keyword.items():
-        if name not in theirs.keyword and name not in their_positional and theirs.var_keyword is None and not _tolerated(parameter):
+        if (
+            name not in theirs.keyword
+            and name not in their_positional
+            and theirs.var_keyword is None
+            and not _tolerated(parameter)
+        ):
             found.append(f"keyword-only {name!r} does not exist upstream")
     if theirs.var_keyword is not None and ours.var_keyword is None:
         found.append(f"**{theirs.var_keyword.name} is missing")
@@ -105,7 +110,9 @@ def call_arguments(kernel: Kernel, out_idx: str | None) -> tuple[str, ...]:
 def kernel_differences(upstream: Contract, override: Contract) -> tuple[str, ...]:
     """How the kernels that an override's factory returns fail to accept upstream's calls."""
     found: list[str] = []
-    wanted = {call_arguments(kernel, upstream.out_idx) for kernel in upstream.kernels if kernel.style not in ("opaque",)}
+    wanted = {
+        call_arguments(kernel, upstream.out_idx) for kernel in upstream.kernels if kernel.style not in ("opaque",)
+    }
     mine = [kernel for kernel in override.kernels if kernel.style == "closure"]
     if wanted and not mine:
         return ("returns no inner function that porter can see",)

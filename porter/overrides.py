@@ -54,13 +54,15 @@ class OverrideFile:
 
 @dataclass(frozen=True)
 class Pin:
-    """The promise of one override: ``body`` is the upstream body digest it was written or last reviewed against.
+    """The promise of one override: the upstream digests it was written or last reviewed against.
 
+    ``body``: of what upstream's definition does; ``interface``: of its signature and tensor contract.
     ``source`` is the upstream version then (``deepinfer==0.1.0``), ``reason`` what the reviewer said.
     """
 
     symbol: str
     body: str
+    interface: str
     source: str
     reason: str
 
@@ -109,7 +111,11 @@ def list_files(folder: Path) -> tuple[tuple[str, Path], ...]:
         OverrideError: the folder is missing.
     """
     if not folder.is_dir():
-        raise OverrideError("is not a folder", path=folder.name, fix=f"create {folder.name}/ or correct [output] overrides in porter.toml")
+        raise OverrideError(
+            "is not a folder",
+            path=folder.name,
+            fix=f"create {folder.name}/ or correct [output] overrides in porter.toml",
+        )
     found = []
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
@@ -132,7 +138,11 @@ def load_overrides(folder: Path) -> Overrides:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise OverrideError(f"cannot be read: {error.strerror}", path=f"{folder.name}/{relative}", fix="check the file's permissions") from error
+            raise OverrideError(
+                f"cannot be read: {error.strerror}",
+                path=f"{folder.name}/{relative}",
+                fix="check the file's permissions",
+            ) from error
         if relative == PINS_NAME:
             pins = read_pins(data, f"{folder.name}/{relative}")
             continue
@@ -153,7 +163,10 @@ def _unwritten(data: bytes) -> frozenset[str]:
         node.name
         for node in ast.parse(data).body
         if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        and any(isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.endswith(UNWRITTEN) for part in ast.walk(node))
+        and any(
+            isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.endswith(UNWRITTEN)
+            for part in ast.walk(node)
+        )
     )
 
 
@@ -166,12 +179,22 @@ def read_pins(data: bytes, path: str) -> Mapping[str, Pin]:
     try:
         rows = tomllib.loads(data.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise OverrideError(f"is not valid TOML: {error}", path=path, fix="restore the file, or delete it and run `porter ack --all`") from error
+        raise OverrideError(
+            f"is not valid TOML: {error}", path=path, fix="restore the file, or delete it and run `porter ack --all`"
+        ) from error
     pins: dict[str, Pin] = {}
     for symbol, row in rows.items():
-        if not isinstance(row, dict) or set(row) != {"body", "source", "reason"} or not all(isinstance(v, str) for v in row.values()):
-            raise OverrideError(f"[{symbol!r}] needs body, source and reason, each a string", path=path, fix=f"run `porter ack {symbol} --reason TEXT`")
-        pins[symbol] = Pin(symbol, row["body"], row["source"], row["reason"])
+        if (
+            not isinstance(row, dict)
+            or set(row) != {"body", "interface", "source", "reason"}
+            or not all(isinstance(v, str) for v in row.values())
+        ):
+            raise OverrideError(
+                f"[{symbol!r}] needs body, interface, source and reason, each a string",
+                path=path,
+                fix=f"run `porter ack {symbol} --reason TEXT`",
+            )
+        pins[symbol] = Pin(symbol, row["body"], row["interface"], row["source"], row["reason"])
     return pins
 
 
@@ -184,6 +207,6 @@ def write_pins(pins: Mapping[str, Pin]) -> str:
         pin = pins[symbol]
         rows.append(
             f"\n[{json.dumps(symbol)}]\n"
-            f"body = {json.dumps(pin.body)}\nsource = {json.dumps(pin.source)}\nreason = {json.dumps(pin.reason, ensure_ascii=False)}\n"
+            f"body = {json.dumps(pin.body)}\ninterface = {json.dumps(pin.interface)}\nsource = {json.dumps(pin.source)}\nreason = {json.dumps(pin.reason, ensure_ascii=False)}\n"
         )
     return "".join(rows)

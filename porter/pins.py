@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from porter.config import ENGINE, Config
+from porter.drift import interface_digest
 from porter.errors import UsageError
 from porter.lock import Lock
 from porter.overrides import BACKEND_SURFACE, PINS_NAME, Overrides, Pin, write_pins
@@ -42,7 +43,9 @@ def source_of(lock: Lock, symbol: str) -> str:
     return source.requirement if source else name
 
 
-def acknowledge(config: Config, lock: Lock, plan: Plan, overrides: Overrides, symbols: Iterable[str], reason: str) -> tuple[str, ...]:
+def acknowledge(
+    config: Config, lock: Lock, plan: Plan, overrides: Overrides, symbols: Iterable[str], reason: str
+) -> tuple[str, ...]:
     """Pin the given symbols' overrides to upstream's body of today and write pins.toml. Returns the ids pinned.
 
     Raises:
@@ -57,8 +60,13 @@ def acknowledge(config: Config, lock: Lock, plan: Plan, overrides: Overrides, sy
         if entry is None or not entry.override or entry.is_member:
             raise UsageError(f"{symbol} has no override", fix=f"porter new {symbol}")
         if entry.freshness is Freshness.MISMATCHED:
-            raise UsageError(f"{symbol} does not fit upstream: {entry.differences[0]}", fix=f"edit {overrides.folder}/{entry.override} first")
-        pins[symbol] = Pin(symbol, entry.symbol.body, source_of(lock, symbol), reason.strip())
+            raise UsageError(
+                f"{symbol} does not fit upstream: {entry.differences[0]}",
+                fix=f"edit {overrides.folder}/{entry.override} first",
+            )
+        pins[symbol] = Pin(
+            symbol, entry.symbol.body, interface_digest(entry.symbol), source_of(lock, symbol), reason.strip()
+        )
         done.append(symbol)
     write_atomic(config.overrides_path / PINS_NAME, write_pins(pins).encode())
     return tuple(done)
@@ -83,9 +91,17 @@ def drop(config: Config, overrides: Overrides, symbols: Iterable[str]) -> tuple[
 
 def unpinned(plan: Plan) -> tuple[str, ...]:
     """Ids of overrides that have no pin yet."""
-    return tuple(entry.symbol.id for entry in plan.entries if entry.override and not entry.is_member and entry.freshness is Freshness.UNPINNED)
+    return tuple(
+        entry.symbol.id
+        for entry in plan.entries
+        if entry.override and not entry.is_member and entry.freshness is Freshness.UNPINNED
+    )
 
 
 def stale(plan: Plan) -> tuple[str, ...]:
     """Ids of overrides whose upstream body moved."""
-    return tuple(entry.symbol.id for entry in plan.entries if entry.override and not entry.is_member and entry.freshness is Freshness.STALE)
+    return tuple(
+        entry.symbol.id
+        for entry in plan.entries
+        if entry.override and not entry.is_member and entry.freshness is Freshness.STALE
+    )

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 
 from porter.config import VENDOR_PACKAGES, Config
+from porter.drift import interface_digest
 from porter.findings import Finding
 from porter.lock import Lock
 from porter.matching import kernel_differences, signature_differences
@@ -147,7 +148,9 @@ def make_plan(config: Config, lock: Lock, overrides: Overrides) -> Plan:
                 entries.extend(_member_entries(entry, members.get(symbol.id, ()), file, classifier))
             if file is not None:
                 served.add(file.path)
-            modules.append(EmittedModule(emitted_path(module, surface.source), surface.source, module, tuple(entries), file))
+            modules.append(
+                EmittedModule(emitted_path(module, surface.source), surface.source, module, tuple(entries), file)
+            )
     plan = Plan(tuple(modules), _copies(overrides), (), config, lock)
     findings.extend(_classification_findings(plan, classifier))
     findings.extend(_override_findings(plan, overrides, served))
@@ -158,7 +161,7 @@ def make_plan(config: Config, lock: Lock, overrides: Overrides) -> Plan:
 def _members(surface: Surface) -> Mapping[str, tuple[Symbol, ...]]:
     table: dict[str, list[Symbol]] = {}
     for symbol in surface.symbols:
-        head, _, rest = symbol.qualname.partition(".")
+        _, _, rest = symbol.qualname.partition(".")
         if rest:
             owner = symbol.id[: len(symbol.id) - len(rest) - 1]
             table.setdefault(owner, []).append(symbol)
@@ -252,7 +255,9 @@ def _definition(file: OverrideFile | None, name: str) -> FunctionFacts | ClassFa
     return "constant" if any(constant.name == name for constant in file.facts.constants) else None
 
 
-def _entry(symbol: Symbol, file: OverrideFile | None, classifier: _Classifier, members: Iterable[Symbol], overrides: Overrides) -> Entry:
+def _entry(
+    symbol: Symbol, file: OverrideFile | None, classifier: _Classifier, members: Iterable[Symbol], overrides: Overrides
+) -> Entry:
     feature = classifier.feature(symbol)
     pending = classifier.pending(symbol)
     definition = _definition(file, symbol.qualname)
@@ -261,7 +266,14 @@ def _entry(symbol: Symbol, file: OverrideFile | None, classifier: _Classifier, m
         differences = _differences(symbol, definition)
         freshness = _freshness(symbol, overrides.pins.get(symbol.id), differences)
         if feature is None:
-            return Entry(symbol, State.IMPLEMENTED, Origin.OVERRIDE, override=file.path, freshness=freshness, differences=differences)
+            return Entry(
+                symbol,
+                State.IMPLEMENTED,
+                Origin.OVERRIDE,
+                override=file.path,
+                freshness=freshness,
+                differences=differences,
+            )
         # Written already, and held to its promise, though its feature is off.
         return Entry(symbol, State.EXCLUDED, Origin.NONE, *feature, file.path, freshness, differences)
     if is_carried(symbol, members):
@@ -270,7 +282,9 @@ def _entry(symbol: Symbol, file: OverrideFile | None, classifier: _Classifier, m
     if feature is not None:
         return Entry(symbol, State.EXCLUDED, Origin.NONE, *feature)
     if file is not None and symbol.qualname in file.unwritten:
-        return Entry(symbol, State.PENDING, reason=f"its override in {file.path} is a skeleton still", override=file.path)
+        return Entry(
+            symbol, State.PENDING, reason=f"its override in {file.path} is a skeleton still", override=file.path
+        )
     if pending is not None:
         return Entry(symbol, State.PENDING, reason=pending)
     if classifier.in_feature(symbol):
@@ -283,10 +297,12 @@ def _freshness(symbol: Symbol, pin: Pin | None, differences: tuple[str, ...]) ->
         return Freshness.MISMATCHED
     if pin is None:
         return Freshness.UNPINNED
-    return Freshness.FRESH if pin.body == symbol.body else Freshness.STALE
+    return Freshness.FRESH if (pin.body, pin.interface) == (symbol.body, interface_digest(symbol)) else Freshness.STALE
 
 
-def _member_entries(owner: Entry, members: Iterable[Symbol], file: OverrideFile | None, classifier: _Classifier) -> Iterator[Entry]:
+def _member_entries(
+    owner: Entry, members: Iterable[Symbol], file: OverrideFile | None, classifier: _Classifier
+) -> Iterator[Entry]:
     klass = _definition(file, owner.symbol.qualname) if owner.state is State.IMPLEMENTED else None
     for member in members:
         if owner.state is not State.IMPLEMENTED or owner.origin is Origin.CARRIED:
@@ -298,14 +314,29 @@ def _member_entries(owner: Entry, members: Iterable[Symbol], file: OverrideFile 
             yield Entry(member, State.EXCLUDED, feature=feature[0], reason=feature[1])
         elif found is not None or not isinstance(klass, ClassFacts):
             differences = _differences(member, found) if found is not None else ()
-            freshness = Freshness.MISMATCHED if differences else owner.freshness if owner.freshness is not Freshness.MISMATCHED else Freshness.FRESH
-            yield Entry(member, State.IMPLEMENTED, Origin.OVERRIDE, override=owner.override, freshness=freshness, differences=differences)
+            freshness = (
+                Freshness.MISMATCHED
+                if differences
+                else owner.freshness if owner.freshness is not Freshness.MISMATCHED else Freshness.FRESH
+            )
+            yield Entry(
+                member,
+                State.IMPLEMENTED,
+                Origin.OVERRIDE,
+                override=owner.override,
+                freshness=freshness,
+                differences=differences,
+            )
         elif member.kind is SymbolKind.ATTRIBUTE and is_carried(member, ()):
             yield Entry(member, State.IMPLEMENTED, Origin.CARRIED)
         elif (reason := classifier.pending(member)) is not None:
             yield Entry(member, State.PENDING, reason=reason)
         else:
-            yield Entry(member, State.UNCLASSIFIED, reason=f"the override of {owner.symbol.qualname} does not define it and nothing in porter.toml decides")
+            yield Entry(
+                member,
+                State.UNCLASSIFIED,
+                reason=f"the override of {owner.symbol.qualname} does not define it and nothing in porter.toml decides",
+            )
 
 
 def _class_member(klass: ClassFacts, names: list[str]) -> FunctionFacts | ClassFacts | str | None:
@@ -324,7 +355,13 @@ def _class_member(klass: ClassFacts, names: list[str]) -> FunctionFacts | ClassF
 
 
 def _differences(symbol: Symbol, definition: FunctionFacts | ClassFacts | str) -> tuple[str, ...]:
-    function_like = symbol.kind in (SymbolKind.FACTORY, SymbolKind.FUNCTION, SymbolKind.METHOD, SymbolKind.STATICMETHOD, SymbolKind.CLASSMETHOD)
+    function_like = symbol.kind in (
+        SymbolKind.FACTORY,
+        SymbolKind.FUNCTION,
+        SymbolKind.METHOD,
+        SymbolKind.STATICMETHOD,
+        SymbolKind.CLASSMETHOD,
+    )
     if isinstance(definition, FunctionFacts):
         if symbol.kind is SymbolKind.CLASS:
             return ("upstream has a class of this name, the override a function",)
@@ -342,7 +379,18 @@ def _differences(symbol: Symbol, definition: FunctionFacts | ClassFacts | str) -
 
 
 # What a carried value may be made of: literals, containers and arithmetic of them, and torch's dtypes.
-_CLOSED = (ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.Load)
+_CLOSED = (
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+    ast.Dict,
+    ast.Set,
+    ast.UnaryOp,
+    ast.BinOp,
+    ast.operator,
+    ast.unaryop,
+    ast.Load,
+)
 
 
 def is_closed(text: str | None) -> bool:
@@ -361,13 +409,39 @@ def _closed(node: ast.AST) -> bool:
         return isinstance(node.value, ast.Name) and node.value.id == "torch"
     if isinstance(node, ast.Call):
         return (
-            isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1 and not node.keywords and isinstance(node.args[0], ast.Constant)
+            isinstance(node.func, ast.Name)
+            and node.func.id == "float"
+            and len(node.args) == 1
+            and not node.keywords
+            and isinstance(node.args[0], ast.Constant)
         )
     return isinstance(node, _CLOSED) and all(_closed(child) for child in ast.iter_child_nodes(node))
 
 
-_ENUM_BASES = {"Enum", "enum.Enum", "IntEnum", "enum.IntEnum", "StrEnum", "enum.StrEnum", "str", "int", "Flag", "IntFlag", "enum.Flag", "enum.IntFlag"}
-_EXCEPTION_BASES = {"Exception", "RuntimeError", "ValueError", "TypeError", "KeyError", "NotImplementedError", "AttributeError", "OSError"}
+_ENUM_BASES = {
+    "Enum",
+    "enum.Enum",
+    "IntEnum",
+    "enum.IntEnum",
+    "StrEnum",
+    "enum.StrEnum",
+    "str",
+    "int",
+    "Flag",
+    "IntFlag",
+    "enum.Flag",
+    "enum.IntFlag",
+}
+_EXCEPTION_BASES = {
+    "Exception",
+    "RuntimeError",
+    "ValueError",
+    "TypeError",
+    "KeyError",
+    "NotImplementedError",
+    "AttributeError",
+    "OSError",
+}
 
 
 def is_carried(symbol: Symbol, members: Iterable[Symbol]) -> bool:
@@ -380,10 +454,17 @@ def is_carried(symbol: Symbol, members: Iterable[Symbol]) -> bool:
     bases = {base.text for base in symbol.bases if base.keyword is None}
     attributes_only = all(member.kind is SymbolKind.ATTRIBUTE for member in rows)
     if bases and bases <= _ENUM_BASES and bases & {b for b in _ENUM_BASES if b not in ("str", "int")}:
-        return attributes_only and bool(rows) and all(is_closed(member.value) for member in rows) and not symbol.decorators
+        return (
+            attributes_only and bool(rows) and all(is_closed(member.value) for member in rows) and not symbol.decorators
+        )
     if bases and bases <= _EXCEPTION_BASES:
         return not rows and not symbol.decorators
     return False
+
+
+_CALLED = frozenset(
+    {SymbolKind.FUNCTION, SymbolKind.FACTORY, SymbolKind.METHOD, SymbolKind.STATICMETHOD, SymbolKind.CLASSMETHOD}
+)
 
 
 def _classification_findings(plan: Plan, classifier: _Classifier) -> Iterator[Finding]:
@@ -399,8 +480,31 @@ def _classification_findings(plan: Plan, classifier: _Classifier) -> Iterator[Fi
                 found=entry.reason,
                 fix=f"porter new {entry.symbol.id}",
             )
-        if entry.state in (State.IMPLEMENTED, State.EXCLUDED) and not entry.is_member and entry.origin is not Origin.CARRIED:
-            exact = next((p for row in plan.config.pending for p in row.symbols if p == entry.symbol.id or p in entry.symbol.aliases), None)
+        symbol = entry.symbol
+        if symbol.opaque and symbol.signature is None and symbol.kind in _CALLED and entry.state is not State.EXCLUDED:
+            yield Finding(
+                "PT013",
+                f"{symbol.id}: {symbol.opaque}",
+                symbol=symbol.id,
+                path=toml,
+                expected="arguments that a source or a declaration tells",
+                found="neither",
+                fix=f"declare it in {plan.config.overrides}/vendor/{symbol.module.replace('.', '/')}.pyi",
+            )
+        if (
+            entry.state in (State.IMPLEMENTED, State.EXCLUDED)
+            and not entry.is_member
+            and entry.origin is not Origin.CARRIED
+        ):
+            exact = next(
+                (
+                    p
+                    for row in plan.config.pending
+                    for p in row.symbols
+                    if p == entry.symbol.id or p in entry.symbol.aliases
+                ),
+                None,
+            )
             if exact is not None:
                 yield Finding(
                     "PT012",
@@ -449,7 +553,8 @@ def _override_findings(plan: Plan, overrides: Overrides, served: set[str]) -> It
         module = by_file[file.path]
         known = {entry.symbol.qualname for entry in module.entries}
         used = _reachable(file, known)
-        for definition in (*file.facts.functions, *file.facts.classes):
+        heads: tuple[FunctionFacts | ClassFacts, ...] = (*file.facts.functions, *file.facts.classes)
+        for definition in heads:
             if definition.name in known or definition.name.startswith("_") or definition.name in used:
                 continue
             yield Finding(
@@ -483,14 +588,22 @@ def _override_findings(plan: Plan, overrides: Overrides, served: set[str]) -> It
             continue
         if entry.freshness is Freshness.STALE:
             pin = overrides.pins[entry.symbol.id]
+            moved = [
+                what
+                for what, old, new in (
+                    ("body", pin.body, entry.symbol.body),
+                    ("contract", pin.interface, interface_digest(entry.symbol)),
+                )
+                if old != new
+            ]
             yield Finding(
                 "PT021",
-                f"{entry.symbol.id}: upstream's body changed since this override was written",
+                f"{entry.symbol.id}: upstream's {' and '.join(moved)} changed since this override was written",
                 symbol=entry.symbol.id,
                 path=where,
                 line=line,
-                expected=f"body {pin.body} of {pin.source}",
-                found=f"body {entry.symbol.body}",
+                expected=f"body {pin.body}, contract {pin.interface} of {pin.source}",
+                found=f"body {entry.symbol.body}, contract {interface_digest(entry.symbol)}",
                 fix=f'porter ack {entry.symbol.id} --reason "..."',
             )
         elif entry.freshness is Freshness.UNPINNED:
@@ -514,7 +627,7 @@ def _line_of(file: OverrideFile, entry: Entry) -> int | None:
 def _reachable(file: OverrideFile, roots: set[str]) -> set[str]:
     """Names of an override file that its upstream-named definitions use, however indirectly."""
     assert file.facts is not None
-    graph = {d.name: d.references for d in (*file.facts.functions, *file.facts.classes, *file.facts.constants)}
+    graph = {d.name: d.references for d in file.facts.definitions}
     seen: set[str] = set()
     queue = [name for name in roots if name in graph]
     while queue:
@@ -554,4 +667,3 @@ def counts(entries: Iterable[Entry]) -> dict[str, int]:
         "pending": sum(entry.state in (State.PENDING, State.UNCLASSIFIED) for entry in rows),
         "stale": sum(entry.freshness in (Freshness.STALE, Freshness.MISMATCHED, Freshness.UNPINNED) for entry in rows),
     }
-

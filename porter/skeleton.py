@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from porter.config import Config
-from porter.drift import signature_text
+from porter.drift import interface_digest, signature_text
 from porter.errors import UsageError
 from porter.lock import Lock
 from porter.matching import call_arguments
@@ -45,12 +45,14 @@ def make_skeleton(config: Config, lock: Lock, overrides: Overrides, identity: st
         raise UsageError(f"{identity} is not emitted", fix="name a factory of tilelang_ops.asc or a vendor name")
     relative = override_path(module.name, is_package=module.is_package)
     existing = overrides.for_module(module.name)
-    if existing is not None and existing.facts is not None:
-        if any(d.name == symbol.qualname for d in (*existing.facts.functions, *existing.facts.classes, *existing.facts.constants)):
-            raise UsageError(f"{config.overrides}/{relative} defines {symbol.qualname} already", fix="edit it there")
+    facts = existing.facts if existing is not None else None
+    if facts is not None and any(one.name == symbol.qualname for one in facts.definitions):
+        raise UsageError(f"{config.overrides}/{relative} defines {symbol.qualname} already", fix="edit it there")
     body = _definition(symbol, lock, module)
     head = existing.data.decode("utf-8").rstrip("\n") + "\n\n\n" if existing is not None else ""
-    text = render_template("override.py.j2", {"head": head, "module": module.name, "names": symbol.qualname, "body": body}, target=relative)
+    text = render_template(
+        "override.py.j2", {"head": head, "module": module.name, "names": symbol.qualname, "body": body}, target=relative
+    )
     return Skeleton(config.overrides_path / relative, format_python(text, target=relative), symbol)
 
 
@@ -58,7 +60,12 @@ def write_skeleton(config: Config, lock: Lock, overrides: Overrides, skeleton: S
     """Write the file, and pin the symbol to the body that its author will read."""
     write_atomic(skeleton.path, skeleton.text.encode())
     symbol = skeleton.symbol
-    pins = {**overrides.pins, symbol.id: Pin(symbol.id, symbol.body, source_of(lock, symbol.id), "written from this body")}
+    pins = {
+        **overrides.pins,
+        symbol.id: Pin(
+            symbol.id, symbol.body, interface_digest(symbol), source_of(lock, symbol.id), "written from this body"
+        ),
+    }
     write_atomic(config.overrides_path / PINS_NAME, write_pins(pins).encode())
 
 
@@ -66,7 +73,9 @@ def _definition(symbol: Symbol, lock: Lock, module: Module) -> str:
     doc = "\n".join(_facts(symbol, lock))
     refusal = f'raise NotImplementedError("{symbol.qualname}: {UNWRITTEN}")'
     if symbol.kind is SymbolKind.CLASS:
-        return f'class {symbol.qualname}:\n    """{doc}\n    """\n\n    def __init__(self) -> None:\n        {refusal}\n'
+        return (
+            f'class {symbol.qualname}:\n    """{doc}\n    """\n\n    def __init__(self) -> None:\n        {refusal}\n'
+        )
     if symbol.kind in (SymbolKind.CONSTANT, SymbolKind.ATTRIBUTE):
         return f"# {symbol.qualname}: upstream's value cannot be carried over ({symbol.value or symbol.opaque}).\n{symbol.qualname} = None\n"
     text = signature_text(symbol.signature) if symbol.signature else "(*args, **kwargs)"
@@ -101,7 +110,12 @@ def _facts(symbol: Symbol, lock: Lock) -> Iterable[str]:
         if words:
             yield f"    Documented: {fact.name}: {words}"
     name = symbol.qualname
-    sites = [site for surface in lock.surfaces for site in surface.call_sites if site.factory == name or site.factory.endswith("." + name)]
+    sites = [
+        site
+        for surface in lock.surfaces
+        for site in surface.call_sites
+        if site.factory == name or site.factory.endswith("." + name)
+    ]
     if sites and symbol.id.startswith(BACKEND_SURFACE):
         yield ""
         yield "    Called by:"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from porter.config import Config
 from porter.errors import LockError
+from porter.excerpts import remember
 from porter.inputs import inputs_digest, override_digests
 from porter.lock import Lock, read_lock, write_lock
 from porter.overrides import Overrides, load_overrides
@@ -59,7 +60,11 @@ def sync(
     old = _old_lock(config, force=force)
     upstream = read_upstream(config, request, old, cache=cache, progress=progress)
     overrides = load_overrides(config.overrides_path)
-    return emit(config, upstream.lock, overrides, out=out, dry_run=dry_run, force=force, want_texts=want_texts)
+    result = emit(config, upstream.lock, overrides, out=out, dry_run=dry_run, force=force, want_texts=want_texts)
+    roots = {name: source.root for name, source in upstream.sources.items()}
+    supplied = [entry.symbol for entry in result.plan.entries if entry.override and not entry.is_member]
+    remember(supplied, roots, declarations=config.declarations_path, cache=cache)
+    return result
 
 
 def _old_lock(config: Config, *, force: bool) -> Lock | None:

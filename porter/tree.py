@@ -134,7 +134,9 @@ def exclusive(out: Path) -> Iterator[None]:
         lock = FileLock(out / STATE / "lock", timeout=0)
         lock.acquire()
     except Timeout as error:
-        raise BusyError("another porter is writing here", path=out.name, fix="wait for it to end, then run again") from error
+        raise BusyError(
+            "another porter is writing here", path=out.name, fix="wait for it to end, then run again"
+        ) from error
     except OSError as error:
         raise _tree_error(out.name, error) from error
     try:
@@ -178,7 +180,11 @@ def publish(out: Path, state: TreeState, files: Mapping[str, bytes], inputs: str
 def _refuse_edited(out: Path, state: TreeState, files: Mapping[str, bytes], changes: Changes) -> None:
     lost = [path for path in state.edited if path not in files or _digest(out / path) != sha256(files[path])]
     journal, _ = _read_manifest(out / JOURNAL)
-    foreign = [path for path in changes.changed if path not in state.manifest.files and _digest(out / path) != journal.files.get(path)]
+    foreign = [
+        path
+        for path in changes.changed
+        if path not in state.manifest.files and _digest(out / path) != journal.files.get(path)
+    ]
     if lost:
         raise EditedOutputError(
             f"{len(lost)} generated file{'s were' if len(lost) > 1 else ' was'} edited by hand: {', '.join(lost[:5])}; move the edits to overrides/",
@@ -228,4 +234,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def _tree_error(name: str, error: OSError) -> TreeError:
     where = Path(error.filename).name if error.filename else name
-    return TreeError(f"{name}/ cannot be written ({where}): {error.strerror}", fix="free space or mend the permissions, then run `porter sync` again")
+    return TreeError(
+        f"{name}/ cannot be written ({where}): {error.strerror}",
+        fix="free space or mend the permissions, then run `porter sync` again",
+    )

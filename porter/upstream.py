@@ -55,9 +55,13 @@ def specs(config: Config, request: Request) -> Mapping[str, SourceSpec]:
         given = request.upstream if name == ENGINE else request.vendor.get(name)
         packages = (name,)
         if given is not None:
-            table[name] = parse_source(name, str(given.absolute()), base=Path.cwd(), package_dirs=packages, error=UsageError)
+            table[name] = parse_source(
+                name, str(given.absolute()), base=Path.cwd(), package_dirs=packages, error=UsageError
+            )
         else:
-            table[name] = parse_source(name, config.sources[name], base=config.root, package_dirs=packages, where=config.file)
+            table[name] = parse_source(
+                name, config.sources[name], base=config.root, package_dirs=packages, where=config.file
+            )
     return table
 
 
@@ -71,7 +75,9 @@ def resolve_sources(
     """
     shown = progress or QuietProgress()
     return {
-        name: resolve(spec, lock_record=old.source(name) if old else None, offline=request.offline, cache=cache, progress=shown)
+        name: resolve(
+            spec, lock_record=old.source(name) if old else None, offline=request.offline, cache=cache, progress=shown
+        )
         for name, spec in specs(config, request).items()
     }
 
@@ -92,7 +98,9 @@ def read_upstream(
     causes: list[PorterError] = []
     for name, source in resolved.items():
         try:
-            found, names = read_surfaces(name, source.root, progress=progress or QuietProgress())
+            found, names = read_surfaces(
+                name, source.root, progress=progress or QuietProgress(), declarations=config.declarations_path
+            )
         except UnreadableUpstreamError as error:
             causes.extend(error.causes)
             continue
@@ -101,7 +109,14 @@ def read_upstream(
     if causes:
         raise UnreadableUpstreamError(causes)
     locked = tuple(_locked(name, source, config, request) for name, source in resolved.items())
-    return Upstream(Lock(__version__, black_version(), locked, tuple(surfaces), engine_names), resolved)
+    lock = Lock(__version__, black_version(), locked, tuple(surfaces), engine_names, _declarations(config))
+    return Upstream(lock, resolved)
+
+
+def _declarations(config: Config) -> Mapping[str, str]:
+    from porter.inputs import declaration_digests, override_digests
+
+    return declaration_digests(override_digests(config.overrides_path))
 
 
 def _locked(name: str, source: ResolvedSource, config: Config, request: Request) -> LockedSource:

@@ -8,7 +8,18 @@ import msgspec
 import pytest
 
 from porter.codec import dumps, from_json, to_json
-from porter.surface.model import Argument, Contract, Kernel, KernelArgument, Parameter, ParameterKind, Signature, Symbol, SymbolKind, TensorSpec
+from porter.surface.model import (
+    Argument,
+    Contract,
+    Kernel,
+    KernelArgument,
+    Parameter,
+    ParameterKind,
+    Signature,
+    Symbol,
+    SymbolKind,
+    TensorSpec,
+)
 
 SYMBOL = Symbol(
     id="a.b.f",
@@ -18,7 +29,11 @@ SYMBOL = Symbol(
     qualname="f",
     path="a/b.py",
     signature=Signature((Parameter("x", ParameterKind.KEYWORD_ONLY, "1", "int"), Parameter("y")), "None"),
-    contract=Contract((Kernel("k", "prim_func", (KernelArgument("t", TensorSpec("tensor", ("n", "4"), "T.int32"), True),)),), "[0]", ("f:3: exec",)),
+    contract=Contract(
+        (Kernel("k", "prim_func", (KernelArgument("t", TensorSpec("tensor", ("n", "4"), "T.int32"), True),)),),
+        "[0]",
+        ("f:3: exec",),
+    ),
     bases=(Argument("Base"), Argument("type", "metaclass")),
     own="1" * 32,
     body="2" * 32,
@@ -39,7 +54,9 @@ def test_defaults_are_left_out() -> None:
 
 def test_one_parameter_is_one_line() -> None:
     text = dumps({"symbols": {"f": to_json(SYMBOL)}})
-    assert '{"name": "x", "kind": "keyword-only", "default": "1", "annotation": "int"},' in (line.strip() for line in text.splitlines())
+    assert '{"name": "x", "kind": "keyword-only", "default": "1", "annotation": "int"},' in (
+        line.strip() for line in text.splitlines()
+    )
     assert text.endswith("}\n")
 
 

@@ -10,7 +10,10 @@ from porter.config import SOURCE_NAMES, find_config, load_config
 from porter.errors import ConfigError
 
 SOURCES = "[sources]\n" + "".join(f'{name} = "x-{name}==1.0"\n' for name in SOURCE_NAMES)
-GOOD = SOURCES + '[features.cp]\nreason = "one rank"\nsymbols = ["tilelang_ops.asc.a.a_tl"]\n[[pending]]\nreason = "later"\nsymbols = ["deep_ep.*"]\n'
+GOOD = (
+    SOURCES
+    + '[features.cp]\nreason = "one rank"\nsymbols = ["tilelang_ops.asc.a.a_tl"]\n[[pending]]\nreason = "later"\nsymbols = ["deep_ep.*"]\n'
+)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -22,7 +25,9 @@ def write(folder: Path, text: str) -> Path:
 def test_reads_all_fields(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, GOOD))
     assert config.sources["deep_ep"] == "x-deep_ep==1.0"
-    assert [(f.name, f.enabled, f.reason, f.symbols) for f in config.features] == [("cp", False, "one rank", ("tilelang_ops.asc.a.a_tl",))]
+    assert [(f.name, f.enabled, f.reason, f.symbols) for f in config.features] == [
+        ("cp", False, "one rank", ("tilelang_ops.asc.a.a_tl",))
+    ]
     assert config.pending[0].symbols == ("deep_ep.*",)
     assert config.out_path == tmp_path / "generated"
 

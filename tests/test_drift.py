@@ -9,7 +9,17 @@ import pytest
 
 from porter.drift import ChangeKind, compare
 from porter.report import drift as report
-from porter.surface.model import Contract, Kernel, KernelArgument, Parameter, Signature, Surface, Symbol, SymbolKind, TensorSpec
+from porter.surface.model import (
+    Contract,
+    Kernel,
+    KernelArgument,
+    Parameter,
+    Signature,
+    Surface,
+    Symbol,
+    SymbolKind,
+    TensorSpec,
+)
 from porter.surface.sketch import similarity
 
 BODY = "".join(f"{value:08x}" for value in range(24))
@@ -26,7 +36,9 @@ def factory(name: str = "m.f_tl", **changes: object) -> Symbol:
         path="m.py",
         line=3,
         signature=Signature((Parameter("n", annotation="int"), Parameter("eps", default="1e-06"))),
-        contract=Contract((Kernel("k", "prim_func", (KernelArgument("x", TensorSpec("tensor", ("n",), "T.bfloat16"), False),)),)),
+        contract=Contract(
+            (Kernel("k", "prim_func", (KernelArgument("x", TensorSpec("tensor", ("n",), "T.bfloat16"), False),)),)
+        ),
         own="o",
         body="b",
         sketch=BODY,
@@ -45,10 +57,22 @@ def argument(spec: TensorSpec, written: bool | None = False) -> Contract:
 @pytest.mark.parametrize(
     ("changed", "kind"),
     [
-        ({"signature": Signature((Parameter("n", annotation="int"), Parameter("eps", default="1e-05")))}, ChangeKind.SIGNATURE),
-        ({"signature": Signature((Parameter("n", annotation="str"), Parameter("eps", default="1e-06")))}, ChangeKind.SIGNATURE),
-        ({"signature": Signature((Parameter("eps", default="1e-06"), Parameter("n", annotation="int")))}, ChangeKind.SIGNATURE),
-        ({"signature": Signature((Parameter("m", annotation="int"), Parameter("eps", default="1e-06")))}, ChangeKind.SIGNATURE),
+        (
+            {"signature": Signature((Parameter("n", annotation="int"), Parameter("eps", default="1e-05")))},
+            ChangeKind.SIGNATURE,
+        ),
+        (
+            {"signature": Signature((Parameter("n", annotation="str"), Parameter("eps", default="1e-06")))},
+            ChangeKind.SIGNATURE,
+        ),
+        (
+            {"signature": Signature((Parameter("eps", default="1e-06"), Parameter("n", annotation="int")))},
+            ChangeKind.SIGNATURE,
+        ),
+        (
+            {"signature": Signature((Parameter("m", annotation="int"), Parameter("eps", default="1e-06")))},
+            ChangeKind.SIGNATURE,
+        ),
         ({"kind": SymbolKind.FUNCTION}, ChangeKind.SIGNATURE),
         ({"contract": argument(TensorSpec("tensor", ("n",), "T.float32"))}, ChangeKind.CONTRACT),
         ({"contract": argument(TensorSpec("tensor", ("n", "2"), "T.bfloat16"))}, ChangeKind.CONTRACT),
@@ -69,7 +93,9 @@ def test_what_means_the_same_is_no_change(changed: dict[str, object]) -> None:
 
 
 def test_the_strongest_kind_names_the_row_and_the_others_are_kept() -> None:
-    (row,) = compare(surface(factory()), surface(factory(body="c", contract=argument(TensorSpec("tensor", ("n",), "T.int8")))))
+    (row,) = compare(
+        surface(factory()), surface(factory(body="c", contract=argument(TensorSpec("tensor", ("n",), "T.int8"))))
+    )
     assert (row.kind, row.also) == (ChangeKind.CONTRACT, (ChangeKind.BODY,))
     assert row.old is not None and row.old.signature == "" and row.old.contract != ""
 

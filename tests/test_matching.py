@@ -67,7 +67,15 @@ def kernel(*names: str, style: str = "prim_func") -> Kernel:
 
 @pytest.mark.parametrize(
     ("out_idx", "expected"),
-    [(None, ("a", "b", "c")), ("None", ("a", "b", "c")), ("[2]", ("a", "b")), ("[-1]", ("a", "b")), ("-1", ("a", "b")), ("[0, 1]", ("c",)), ("X", ("a", "b", "c"))],
+    [
+        (None, ("a", "b", "c")),
+        ("None", ("a", "b", "c")),
+        ("[2]", ("a", "b")),
+        ("[-1]", ("a", "b")),
+        ("-1", ("a", "b")),
+        ("[0, 1]", ("c",)),
+        ("X", ("a", "b", "c")),
+    ],
 )
 def test_out_idx_leaves_the_call(out_idx: str | None, expected: tuple[str, ...]) -> None:
     assert call_arguments(kernel("a", "b", "c"), out_idx) == expected
@@ -76,5 +84,8 @@ def test_out_idx_leaves_the_call(out_idx: str | None, expected: tuple[str, ...])
 def test_kernel_arguments_are_compared_by_order_and_name() -> None:
     upstream = Contract((kernel("x", "y"), kernel("x", "y")))
     assert kernel_differences(upstream, Contract((kernel("x", "y", style="closure"),))) == ()
-    assert "must take (x, y), takes (y, x)" in kernel_differences(upstream, Contract((kernel("y", "x", style="closure"),)))[0]
+    assert (
+        "must take (x, y), takes (y, x)"
+        in kernel_differences(upstream, Contract((kernel("y", "x", style="closure"),)))[0]
+    )
     assert "no inner function" in kernel_differences(upstream, Contract())[0]

@@ -43,7 +43,10 @@ def test_all_42_factories_are_decided() -> None:
 
 
 def modules(folder: Path) -> list[str]:
-    names = (path.relative_to(folder).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__") for path in folder.rglob("*.py"))
+    names = (
+        path.relative_to(folder).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+        for path in folder.rglob("*.py")
+    )
     return sorted(names)
 
 
@@ -59,7 +62,13 @@ def test_every_emitted_vendor_module_imports_alone() -> None:
         "    assert sys.modules[name].__file__.startswith(here), name\n"
     )
     environment = {"PYTHONPATH": str(VENDOR), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-c", code, str(VENDOR)], input="\n".join(modules(VENDOR)), text=True, capture_output=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(VENDOR)],
+        input="\n".join(modules(VENDOR)),
+        text=True,
+        capture_output=True,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -91,7 +100,11 @@ def test_excluded_factories_raise_the_agreed_message(entry: str) -> None:
     from porter.lock import read_lock
 
     config = load_config(ROOT / "porter.toml")
-    symbol = next(s for s in read_lock(config.lock_path).symbols.values() if s.qualname == entry and s.source == "tilelang_ops.asc")
+    symbol = next(
+        s
+        for s in read_lock(config.lock_path).symbols.values()
+        if s.qualname == entry and s.source == "tilelang_ops.asc"
+    )
     module = symbol.module.rpartition(".")[2]
     arguments = ", ".join("None" for _ in symbol.signature.parameters) if symbol.signature else ""
     code = f"import sys; sys.path[:0] = {[str(BACKEND.parent), str(VENDOR)]!r}\nfrom neuron.{module} import {entry}\n{entry}({arguments})"

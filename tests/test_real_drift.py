@@ -34,7 +34,10 @@ def wrappers(root: Path) -> dict[str, tuple[str, ast.FunctionDef]]:
             for alias in node.names:
                 public = alias.asname or alias.name
                 if alias.name in functions:
-                    found[f"tile_kernels.{name.replace('/', '.')}.{public}"] = (f"tile_kernels/{name}/{node.module}.py", functions[alias.name])
+                    found[f"tile_kernels.{name.replace('/', '.')}.{public}"] = (
+                        f"tile_kernels/{name}/{node.module}.py",
+                        functions[alias.name],
+                    )
     return found
 
 
@@ -54,7 +57,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory, source_root: SourceRoot) -> d
 
     folder = tmp_path_factory.mktemp("drift")
     tiny = {name: folder / "tiny" / name / name for name in SOURCE_NAMES if name not in ("tile_kernels",)}
-    for name, path in tiny.items():
+    for _name, path in tiny.items():
         path.mkdir(parents=True)
         (path / "__init__.py").write_text("def f(x):\n    return x\n")
     ops = tiny["deepinfer"] / "model_executor/layers/tilelang_ops"
@@ -70,7 +73,18 @@ def rows(tmp_path_factory: pytest.TempPathFactory, source_root: SourceRoot) -> d
     runner = CliRunner()
     done = runner.invoke(app, ["sync", "--project", str(folder)])
     assert (folder / "porter.lock").is_file(), done.output
-    done = runner.invoke(app, ["diff", "--project", str(folder), "--vendor", f"tile_kernels={source_root('tile_kernels')}", "--format", "json"])
+    done = runner.invoke(
+        app,
+        [
+            "diff",
+            "--project",
+            str(folder),
+            "--vendor",
+            f"tile_kernels={source_root('tile_kernels')}",
+            "--format",
+            "json",
+        ],
+    )
     assert done.exit_code == 1, done.output
     assert isinstance(done.exception, SystemExit), done.exception
     data = json.loads(done.output)
@@ -79,7 +93,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory, source_root: SourceRoot) -> d
 
 
 def defines(file: Path, name: str) -> bool:
-    return file.is_file() and any(isinstance(n, ast.FunctionDef) and n.name == name for n in ast.parse(file.read_text()).body)
+    return file.is_file() and any(
+        isinstance(n, ast.FunctionDef) and n.name == name for n in ast.parse(file.read_text()).body
+    )
 
 
 def identity(path: str, name: str) -> str:
@@ -116,7 +132,9 @@ def test_every_public_wrapper_has_the_right_row(rows: dict[str, dict[str, object
             continue
         kinds = {row["kind"], *row["also"]} if row else set()  # type: ignore[misc]
         if ("signature" in kinds) != (signature(before) != signature(after)):
-            wrong.append(f"{name}: signature {'moved' if signature(before) != signature(after) else 'stayed'}, reported as {kinds}")
+            wrong.append(
+                f"{name}: signature {'moved' if signature(before) != signature(after) else 'stayed'}, reported as {kinds}"
+            )
         if body(before) != body(after) and "body" not in kinds:
             wrong.append(f"{name}: body moved, reported as {kinds}")
     assert wrong == []

@@ -10,7 +10,16 @@ from porter.findings import KINDS, Finding, Level, Report
 from porter.report.findings import FORMATS
 
 FINDINGS = (
-    Finding("PT021", "stale: a, b\nsecond line 100%", symbol="m.f_tl", path="overrides/x.py", line=4, expected="body 1", found="body 2", fix="porter ack f_tl"),
+    Finding(
+        "PT021",
+        "stale: a, b\nsecond line 100%",
+        symbol="m.f_tl",
+        path="overrides/x.py",
+        line=4,
+        expected="body 1",
+        found="body 2",
+        fix="porter ack f_tl",
+    ),
     Finding("PT010", "nobody decides about g", symbol="g", path="porter.toml", fix="porter new g"),
     Finding("PT024", "for information", level=Level.NOTE),
 )
@@ -51,7 +60,10 @@ def test_sarif(report: Report) -> None:
     assert data["version"] == "2.1.0"
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["PT010", "PT021", "PT024"]
     stale = run["results"][1]
-    assert stale["locations"][0]["physicalLocation"] == {"artifactLocation": {"uri": "overrides/x.py"}, "region": {"startLine": 4}}
+    assert stale["locations"][0]["physicalLocation"] == {
+        "artifactLocation": {"uri": "overrides/x.py"},
+        "region": {"startLine": 4},
+    }
     assert run["tool"]["driver"]["rules"][stale["ruleIndex"]]["id"] == stale["ruleId"]
 
 

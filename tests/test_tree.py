@@ -144,7 +144,16 @@ def test_no_space_leaves_a_repairable_tree(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "a.py").read_bytes() == b"a = 2\n"
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"files": {"../x": "1"}, "inputs": ""}', '{"files": [], "inputs": ""}', '{"files": {"/x": "1"}, "inputs": ""}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"files": {"../x": "1"}, "inputs": ""}',
+        '{"files": [], "inputs": ""}',
+        '{"files": {"/x": "1"}, "inputs": ""}',
+    ],
+)
 def test_a_broken_manifest_is_told(tmp_path: Path, text: str) -> None:
     put(tmp_path, FILES)
     (tmp_path / MANIFEST).write_text(text)

@@ -27,12 +27,16 @@ def format_python(text: str, *, target: str) -> str:
         RenderError: the text is not Python; ``target`` is the file that it was for.
     """
     import black
+    from black.mode import TargetVersion
+    from black.parsing import InvalidInput
 
-    mode = black.Mode(line_length=LINE_LENGTH, target_versions={black.TargetVersion.PY312})
+    mode = black.Mode(line_length=LINE_LENGTH, target_versions={TargetVersion.PY312})
     try:
         return black.format_str(text, mode=mode)
-    except black.InvalidInput as error:
-        raise RenderError(f"is not valid Python: {error}", path=target, fix="report this: porter or a template is wrong") from error
+    except InvalidInput as error:
+        raise RenderError(
+            f"is not valid Python: {error}", path=target, fix="report this: porter or a template is wrong"
+        ) from error
 
 
 def format_all(texts: Mapping[str, str], *, folder: Path | None = None) -> dict[str, str]:

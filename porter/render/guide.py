@@ -29,7 +29,7 @@ def render(plan: Plan) -> str:
             "implemented": _rows(factories, State.IMPLEMENTED),
             "excluded": _rows(factories, State.EXCLUDED),
             "pending": _rows(factories, State.PENDING, State.UNCLASSIFIED),
-            "features": [feature for feature in plan.config.features],
+            "features": list(plan.config.features),
             "packages": packages,
             "overrides": plan.config.overrides,
         },
@@ -39,7 +39,12 @@ def render(plan: Plan) -> str:
 
 def _rows(entries: Iterable[Entry], *states: State) -> list[dict[str, str]]:
     return [
-        {"name": entry.symbol.qualname, "module": entry.symbol.module.rpartition(".")[2], "feature": entry.feature, "reason": entry.reason}
+        {
+            "name": entry.symbol.qualname,
+            "module": entry.symbol.module.rpartition(".")[2],
+            "feature": entry.feature,
+            "reason": entry.reason,
+        }
         for entry in sorted(entries, key=lambda e: e.symbol.id)
         if entry.state in states
     ]

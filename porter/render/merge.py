@@ -80,13 +80,19 @@ def _statements(module: cst.Module, path: str) -> tuple[list[_Statement], str]:
             rows.append(_Statement(node, bound, frozenset({"TYPE_CHECKING"})))
         elif isinstance(node, cst.SimpleStatementLine):
             for small in node.body:
-                if isinstance(small, cst.ImportFrom) and isinstance(small.module, cst.Name) and small.module.value == "__future__":
+                if (
+                    isinstance(small, cst.ImportFrom)
+                    and isinstance(small.module, cst.Name)
+                    and small.module.value == "__future__"
+                ):
                     continue
                 if isinstance(small, (cst.Import, cst.ImportFrom)):
                     rows.append(_Statement(small, tuple(_imported(node)), frozenset(), is_import=True))
                 elif isinstance(small, (cst.Assign, cst.AnnAssign, cst.TypeAlias)):
                     rows.append(_Statement(node, _targets(small), _names(small)))
-                elif isinstance(small, cst.Pass) or (isinstance(small, cst.Expr) and isinstance(small.value, (cst.SimpleString, cst.ConcatenatedString))):
+                elif isinstance(small, cst.Pass) or (
+                    isinstance(small, cst.Expr) and isinstance(small.value, (cst.SimpleString, cst.ConcatenatedString))
+                ):
                     continue
                 else:
                     raise _refused(module, node, path, index)
@@ -145,7 +151,9 @@ def _import_text(module: cst.Module, node: cst.CSTNode, used: Collection[str]) -
 def _targets(node: cst.Assign | cst.AnnAssign | cst.TypeAlias) -> tuple[str, ...]:
     if isinstance(node, cst.TypeAlias):
         return (node.name.value,)
-    roots = [node.target] if isinstance(node, cst.AnnAssign) else [target.target for target in node.targets]
+    roots: list[cst.BaseExpression] = (
+        [node.target] if isinstance(node, cst.AnnAssign) else [target.target for target in node.targets]
+    )
     names: list[str] = []
     while roots:
         root = roots.pop()

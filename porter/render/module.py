@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from porter.config import ENGINE, VENDOR_PACKAGES
+from porter.errors import RenderError
 from porter.lock import Lock
 from porter.overrides import BACKEND_SURFACE, override_path
 from porter.plan import EmittedModule, Entry, Origin, State
 from porter.render import stubs
 from porter.render.merge import Merged, merge
-from porter.surface.model import Export, SymbolKind
+from porter.surface.model import Export, Symbol, SymbolKind
 
 _NONE = Merged("", (), ())
 _TYPING = {
@@ -24,11 +25,13 @@ _TYPING = {
 _ENUMS = {"Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"}
 
 
-def context(emitted: EmittedModule, lock: Lock, overrides_folder: str, public: Mapping[str, str]) -> dict[str, object]:
+def context(
+    emitted: EmittedModule, lock: Lock, overrides_folder: str, public: Mapping[str, Symbol]
+) -> dict[str, object]:
     """Everything that ``module.py.j2`` prints.
 
     Parameters:
-        public: symbol id to the module that defines it, over all emitted modules.
+        public: symbol id to symbol, over all emitted modules.
     """
     module = emitted.module
     top = [entry for entry in emitted.entries if not entry.is_member]
@@ -36,7 +39,10 @@ def context(emitted: EmittedModule, lock: Lock, overrides_folder: str, public: M
     merged = _merged(emitted, overridden, overrides_folder)
     rest = [entry for entry in top if entry.origin is not Origin.OVERRIDE]
     known = _known_names(emitted, rest, merged)
-    texts = [stubs.statement(_closed(entry, known), [_closed(m, known) for m in _members(emitted, entry)], module) for entry in rest]
+    texts = [
+        stubs.statement(_closed(entry, known), [_closed(m, known) for m in _members(emitted, entry)], module)
+        for entry in rest
+    ]
     runtime, typing_only = _imports(emitted, rest, merged)
     if stubs.needs_unavailable([*texts, *merged.definitions]):
         runtime.append(f"from {stubs.UNAVAILABLE} import Unavailable")
@@ -51,6 +57,7 @@ def context(emitted: EmittedModule, lock: Lock, overrides_folder: str, public: M
         "imports": _unique([*merged.imports, *runtime]),
         "type_imports": typing_only,
         "exports": _exports(emitted, public),
+        "aliases": _aliases(emitted, public),
         "blocks": [*carried, *(text.strip("\n") for text in definitions), *stubbed],
         "exports_all": _exports_all(emitted),
     }
@@ -63,7 +70,9 @@ def _merged(emitted: EmittedModule, overridden: Sequence[Entry], folder: str) ->
     for entry in overridden:
         rest = [member for member in _members(emitted, entry) if member.origin is not Origin.OVERRIDE]
         if entry.symbol.kind is SymbolKind.CLASS and rest:
-            members[entry.symbol.qualname] = "\n\n".join(stubs.indent(block) for block in stubs.member_blocks(entry, rest, emitted.module))
+            members[entry.symbol.qualname] = "\n\n".join(
+                stubs.indent(block) for block in stubs.member_blocks(entry, rest, emitted.module)
+            )
     names = [entry.symbol.qualname for entry in overridden]
     return merge(f"{folder}/{emitted.override.path}", emitted.override.data, names, members)
 
@@ -135,7 +144,11 @@ def _known_names(emitted: EmittedModule, rest: Sequence[Entry], merged: Merged) 
     """Root names that a default value may use: builtins, what is imported, and what is carried over before any stub."""
     names = dict(emitted.module.names)
     carried = {entry.symbol.qualname for entry in rest if entry.origin is Origin.CARRIED}
-    imported = {root for root in {*names, *_TYPING, *_ENUMS, "torch", "enum"} if _import_line(root, names.get(root), emitted.package)}
+    imported = {
+        root
+        for root in {*names, *_TYPING, *_ENUMS, "torch", "enum"}
+        if _import_line(root, names.get(root), emitted.package)
+    }
     bound = {name for line in merged.imports for name in _bound_by(line)}
     return frozenset({*dir(builtins), *carried, *imported, *bound})
 
@@ -145,7 +158,10 @@ def _closed(entry: Entry, known: frozenset[str]) -> Entry:
     signature = entry.symbol.signature
     if signature is None or all(p.default is None or _roots(p.default) <= known for p in signature.parameters):
         return entry
-    parameters = tuple(replace(p, default="...") if p.default is not None and not _roots(p.default) <= known else p for p in signature.parameters)
+    parameters = tuple(
+        replace(p, default="...") if p.default is not None and not _roots(p.default) <= known else p
+        for p in signature.parameters
+    )
     return replace(entry, symbol=replace(entry.symbol, signature=replace(signature, parameters=parameters)))
 
 
@@ -177,7 +193,12 @@ def _roots(text: str, *, strings: bool = False) -> set[str]:
 
 
 def _bound_by(line: str) -> set[str]:
-    return {(alias.asname or alias.name).partition(".")[0] for node in ast.parse(line).body if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}
+    return {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in ast.parse(line).body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
 
 
 def _import_line(root: str, target: str | None, package: str) -> str | None:
@@ -201,26 +222,49 @@ def _import_line(root: str, target: str | None, package: str) -> str | None:
     return f"from {owner} import {name}" if name == root else f"from {owner} import {name} as {root}"
 
 
-def _exports(emitted: EmittedModule, public: Mapping[str, str]) -> list[str]:
-    lines = [line for export in emitted.module.exports if (line := _export(emitted, export, public)) is not None]
-    return _unique(lines)
+def _exports(emitted: EmittedModule, public: Mapping[str, Symbol]) -> list[str]:
+    return _unique(line for export in emitted.module.exports if (line := _export(emitted, export, public)))
 
 
-def _export(emitted: EmittedModule, export: Export, public: Mapping[str, str]) -> str | None:
+def _export(emitted: EmittedModule, export: Export, public: Mapping[str, Symbol]) -> str:
+    """The import line that an exported name needs, "" when this module defines what it stands for."""
     if export.is_module:
         owner, _, name = export.target.rpartition(".")
         if not owner:
             return f"import {export.target} as {export.name}"
         return f"from {owner} import {name} as {export.name}"
-    owner_module = public.get(export.target)
-    if owner_module is None or owner_module == emitted.module.name:
-        return None
-    name = export.target.rpartition(".")[2]
-    return f"from {owner_module} import {name} as {export.name}"
+    owner, qualname = _target(emitted, export, public)
+    if owner == emitted.module.name:
+        return ""
+    return f"from {owner} import {qualname} as {export.name}"
+
+
+def _aliases(emitted: EmittedModule, public: Mapping[str, Symbol]) -> list[str]:
+    """Assignments of names that stand for another name of this module."""
+    targets = [
+        (export.name, *_target(emitted, export, public)) for export in emitted.module.exports if not export.is_module
+    ]
+    return [f"{name} = {qualname}" for name, owner, qualname in targets if owner == emitted.module.name]
+
+
+def _target(emitted: EmittedModule, export: Export, public: Mapping[str, Symbol]) -> tuple[str, str]:
+    """Module and qualified name of what an exported name stands for.
+
+    Raises:
+        RenderError: nothing that is emitted goes by that name.
+    """
+    symbol = public.get(export.target)
+    if symbol is None:
+        raise RenderError(
+            f"{export.name} stands for {export.target}, which is not emitted", path=emitted.path, fix="report this"
+        )
+    return symbol.module, symbol.qualname
 
 
 def _exports_all(emitted: EmittedModule) -> list[str] | None:
     if emitted.module.exports_all is None:
         return None
-    defined = {entry.symbol.qualname for entry in emitted.entries if not entry.is_member} | {export.name for export in emitted.module.exports}
+    defined = {entry.symbol.qualname for entry in emitted.entries if not entry.is_member} | {
+        export.name for export in emitted.module.exports
+    }
     return [name for name in emitted.module.exports_all if name in defined or emitted.module.is_package]

@@ -13,7 +13,11 @@ from porter.surface.model import Module, Parameter, ParameterKind, Signature, Sy
 
 UNAVAILABLE = "neuron_unavailable"
 _ANY = Signature((Parameter("args", ParameterKind.VAR_POSITIONAL), Parameter("kwargs", ParameterKind.VAR_KEYWORD)))
-_WRAPPERS = {SymbolKind.STATICMETHOD: "@staticmethod\n", SymbolKind.CLASSMETHOD: "@classmethod\n", SymbolKind.PROPERTY: "@property\n"}
+_WRAPPERS = {
+    SymbolKind.STATICMETHOD: "@staticmethod\n",
+    SymbolKind.CLASSMETHOD: "@classmethod\n",
+    SymbolKind.PROPERTY: "@property\n",
+}
 
 
 def message(entry: Entry, module: Module) -> str:
@@ -73,7 +77,11 @@ def statement(entry: Entry, members: Sequence[Entry], module: Module) -> str:
 def klass(entry: Entry, members: Sequence[Entry], module: Module) -> str:
     """A class whose methods raise; one that the plan carries over keeps its bases and values."""
     symbol = entry.symbol
-    bases = [base.text for base in symbol.bases if base.keyword is None] if entry.origin is Origin.CARRIED else _kept_bases(entry)
+    bases = (
+        [base.text for base in symbol.bases if base.keyword is None]
+        if entry.origin is Origin.CARRIED
+        else _kept_bases(entry)
+    )
     head = f"class {symbol.qualname.rpartition('.')[2]}" + (f"({', '.join(bases)})" if bases else "") + ":"
     body = member_blocks(entry, members, module)
     names = {member.symbol.qualname.rpartition(".")[2] for member in members}
@@ -103,7 +111,16 @@ def indent(text: str) -> str:
 
 def _kept_bases(entry: Entry) -> list[str]:
     """Bases that a stub keeps: those that callers catch or compare by."""
-    builtin = {"Exception", "RuntimeError", "ValueError", "TypeError", "KeyError", "NotImplementedError", "AttributeError", "OSError"}
+    builtin = {
+        "Exception",
+        "RuntimeError",
+        "ValueError",
+        "TypeError",
+        "KeyError",
+        "NotImplementedError",
+        "AttributeError",
+        "OSError",
+    }
     return [base.text for base in entry.symbol.bases if base.keyword is None and base.text in builtin]
 
 

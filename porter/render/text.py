@@ -52,5 +52,6 @@ def render_template(name: str, context: dict[str, object], *, target: str) -> st
         return _environment().get_template(name).render(context)
     except jinja2.TemplateError as error:
         line = getattr(error, "lineno", None)
-        raise RenderError(f"cannot render {target}: {error}", path=f"templates/{name}", line=line, fix="mend the template") from error
-
+        raise RenderError(
+            f"cannot render {target}: {error}", path=f"templates/{name}", line=line, fix="mend the template"
+        ) from error

@@ -45,7 +45,9 @@ def markdown(changes: Sequence[Change]) -> str:
     lines = ["| symbol | change | before | after | where |", "|---|---|---|---|---|"]
     for change in changes:
         kinds = ", ".join(str(kind) for kind in (change.kind, *change.also))
-        lines.append(f"| `{change.symbol}` | {kinds} | {_cell(change.old)} | {_cell(change.new)} | {change.file}:{change.line} |")
+        lines.append(
+            f"| `{change.symbol}` | {kinds} | {_cell(change.old)} | {_cell(change.new)} | {change.file}:{change.line} |"
+        )
     return "\n".join([*lines, "", _summary(changes) if changes else "no change"]) + "\n"
 
 
@@ -79,7 +81,16 @@ def as_json(changes: Sequence[Change]) -> str:
 def _side(extract: Extract | None) -> Json:
     if extract is None:
         return None
-    return {key: value for key, value in (("symbol", extract.symbol), ("signature", extract.signature), ("contract", extract.contract), ("body", extract.body)) if value}
+    return {
+        key: value
+        for key, value in (
+            ("symbol", extract.symbol),
+            ("signature", extract.signature),
+            ("contract", extract.contract),
+            ("body", extract.body),
+        )
+        if value
+    }
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Change]], str]] = {"text": text, "markdown": markdown, "json": as_json}

@@ -35,6 +35,7 @@ def text(report: Report) -> str:
             lines.append(f"    found:    {finding.found}")
         if finding.fix:
             lines.append(f"    fix:      {finding.fix}")
+        lines.extend(f"    | {line}".rstrip() for line in finding.detail.splitlines())
     notes = len(report.findings) - report.errors
     tail = f", {notes} note{'s' if notes != 1 else ''}" if notes else ""
     lines.append(f"{report.errors} finding{'s' if report.errors != 1 else ''}{tail}")
@@ -55,16 +56,22 @@ def as_json(report: Report) -> str:
             "expected": finding.expected,
             "found": finding.found,
             "fix": finding.fix,
+            "detail": finding.detail,
         }
         for finding in report.findings
     ]
-    return json.dumps({"version": FORMAT_VERSION, "errors": report.errors, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps({"version": FORMAT_VERSION, "errors": report.errors, "findings": rows}, indent=1, ensure_ascii=False)
+        + "\n"
+    )
 
 
 def sarif(report: Report) -> str:
     """SARIF 2.1.0."""
     codes = sorted({finding.code for finding in report.findings})
-    rules: list[Json] = [{"id": code, "name": _kind(code).name, "shortDescription": {"text": _kind(code).title}} for code in codes]
+    rules: list[Json] = [
+        {"id": code, "name": _kind(code).name, "shortDescription": {"text": _kind(code).title}} for code in codes
+    ]
     results: list[Json] = []
     for finding in report.findings:
         result: dict[str, Json] = {

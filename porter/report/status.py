@@ -37,20 +37,40 @@ def text(plan: Plan, *, names: bool = False) -> str:
 
 
 def _name_rows(plan: Plan) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for module in plan.modules:
         for entry in module.entries:
             if module.package == BACKEND_SURFACE and not entry.is_member:
-                rows.append((entry.symbol.qualname, str(entry.state), entry.feature or str(entry.origin), str(entry.freshness)))
+                rows.append(
+                    (entry.symbol.qualname, str(entry.state), entry.feature or str(entry.origin), str(entry.freshness))
+                )
     for name, found in sorted(engine_entries(plan).items()):
-        row = (name, "missing", "", "") if found is None else (name, str(found.state), found.feature or str(found.origin), str(found.freshness))
+        row = (
+            (name, "missing", "", "")
+            if found is None
+            else (name, str(found.state), found.feature or str(found.origin), str(found.freshness))
+        )
         rows.append(row)
     return rows
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) if index == 0 else cell.rjust(width) if cell.isdigit() or index and row is rows[0] and len(rows[0]) > 4 else cell.ljust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+    return [
+        "  ".join(
+            (
+                cell.ljust(width)
+                if index == 0
+                else (
+                    cell.rjust(width)
+                    if cell.isdigit() or (index and row is rows[0] and len(rows[0]) > 4)
+                    else cell.ljust(width)
+                )
+            )
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def engine_entries(plan: Plan) -> dict[str, Entry | None]:
@@ -59,16 +79,27 @@ def engine_entries(plan: Plan) -> dict[str, Entry | None]:
     Modules are left out: they are only the way to the names in them.
     """
     modules = {module.module.name for module in plan.modules}
-    return {name: plan.by_id.get(plan.lock.paths.get(name, "")) for name in plan.lock.engine_names if name not in modules}
+    return {
+        name: plan.by_id.get(plan.lock.paths.get(name, "")) for name in plan.lock.engine_names if name not in modules
+    }
 
 
 def as_json(plan: Plan) -> str:
     """``{"factories": {"total", ...}, "vendor": {package: the same}, "engine": {name: state}, "names": {...}}``."""
     factories, vendor = totals(plan)
-    engine: dict[str, Json] = {name: str(entry.state) if entry else "missing" for name, entry in sorted(engine_entries(plan).items())}
-    stale: list[Json] = [entry.symbol.id for entry in plan.entries if entry.freshness not in (Freshness.FRESH, Freshness.NONE) and not entry.is_member]
+    engine: dict[str, Json] = {
+        name: str(entry.state) if entry else "missing" for name, entry in sorted(engine_entries(plan).items())
+    }
+    stale: list[Json] = [
+        entry.symbol.id
+        for entry in plan.entries
+        if entry.freshness not in (Freshness.FRESH, Freshness.NONE) and not entry.is_member
+    ]
     states: dict[str, Json] = {
-        entry.symbol.id: str(entry.state) for module in plan.modules if module.package == BACKEND_SURFACE for entry in module.entries
+        entry.symbol.id: str(entry.state)
+        for module in plan.modules
+        if module.package == BACKEND_SURFACE
+        for entry in module.entries
     }
     data: dict[str, Json] = {
         "version": 1,

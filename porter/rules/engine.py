@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from porter.errors import UnreadableFileError
 from porter.rules import RULES, suppression, unreadable
 from porter.rules.base import Problem, Rule, RuleContext, RuleFinding
 from porter.rules.source import SourceFile
-from porter.surface.nesting import too_deep
+from porter.surface.nesting import check_nesting
 
 __all__ = ["RuleContext", "RuleFinding", "check_file"]
 
@@ -24,12 +25,11 @@ def check_file(
     """
     context = context or RuleContext()
     chosen = tuple(RULES.values()) if rules is None else tuple(rules)
-    if too_deep(data):
-        return [_unreadable(path, RecursionError())]
     try:
+        check_nesting(path, data)
         file = SourceFile(path, data)
         found = [(rule, problem) for rule in chosen for problem in rule.check(file, context)]
-    except (cst.ParserSyntaxError, SyntaxError, UnicodeError, RecursionError, TypeError) as error:
+    except (UnreadableFileError, cst.ParserSyntaxError, SyntaxError, UnicodeError, RecursionError, TypeError) as error:
         return [_unreadable(path, error)]
     findings, used = _suppressed(file, found)
     if rules is None or suppression.RULE in chosen:
@@ -68,8 +68,12 @@ def _finding(rule: Rule, problem: Problem, file: SourceFile) -> RuleFinding:
 
 
 def _unreadable(path: str, error: Exception) -> RuleFinding:
-    line = getattr(error, "raw_line", None) or getattr(error, "lineno", None) or 1
-    message = "is nested too deeply to be read" if isinstance(error, RecursionError) else "cannot be parsed"
+    line = next((found for name in ("raw_line", "lineno", "line") if (found := getattr(error, name, None))), 1)
+    message = (
+        "is nested too deeply to be read"
+        if isinstance(error, (RecursionError, UnreadableFileError))
+        else "cannot be parsed"
+    )
     rule = unreadable.RULE
     return RuleFinding(
         rule.code,

@@ -16,6 +16,7 @@ from porter.surface.model import (
     ClassFacts,
     ConstantFacts,
     Contract,
+    Fact,
     FunctionFacts,
     KernelArgument,
     Signature,
@@ -23,7 +24,6 @@ from porter.surface.model import (
 from porter.surface.namespace import (
     Definition,
     ExtensionName,
-    Fact,
     Foreign,
     ModuleReference,
     Program,
@@ -59,6 +59,7 @@ class Bodies:
             for length in range(1, len(parts)):
                 self._members.setdefault(".".join(parts[:length]), []).append(bindings[path])
         self._nodes: dict[int, _Node] = {}
+        self._facts: dict[int, tuple[str, Fact]] = {}
         self._bodies: dict[int, str] = {}
         self._full: dict[int, str] = {}
         self.extension_names: set[ExtensionName] = set()
@@ -83,6 +84,17 @@ class Bodies:
         """``body`` and how the definition is called: what another body sees of it."""
         return self._full[id(fact)]
 
+    def closure(self, fact: Fact) -> tuple[tuple[str, Fact], ...]:
+        """(module, definition) of all that ``body`` digests, the definition itself first."""
+        seen = {id(fact): None}
+        queue = [id(fact)]
+        while queue:
+            for target in _edges(self._nodes, queue.pop(0)):
+                if target not in seen:
+                    seen[target] = None
+                    queue.append(target)
+        return tuple(self._facts[key] for key in seen)
+
     def uses(self, module: str, names: Iterable[str]) -> str:
         """Digest of what ``names`` stand for in ``module``, for a body that is no definition of its own."""
         references = [
@@ -94,6 +106,7 @@ class Bodies:
 
     def _add(self, module: str, fact: Fact, owners: tuple[ClassFacts, ...] = ()) -> None:
         references = tuple(self._references(module, fact, owners))
+        self._facts[id(fact)] = (module, fact)
         if isinstance(fact, ClassFacts):
             inside = (*owners, fact)
             for member in members_of(fact):

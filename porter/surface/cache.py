@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping
@@ -18,24 +17,17 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
-import platformdirs
 
 from porter import __version__
+from porter.sources.cache import default_cache
 from porter.surface.model import ModuleFacts
 
-CACHE_VARIABLE = "PORTER_CACHE_DIR"
 _FILE = "facts.sqlite3"
 _BUSY_SECONDS = 10.0
 # SQLite takes at most this many parameters a statement on any build.
 _CHUNK = 500
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(ModuleFacts)
-
-
-def cache_folder() -> Path:
-    """Folder of all caches: ``PORTER_CACHE_DIR`` or the user's cache folder for porter."""
-    named = os.environ.get(CACHE_VARIABLE)
-    return Path(named) if named else Path(platformdirs.user_cache_dir("porter", appauthor=False))
 
 
 def file_digest(data: bytes) -> str:
@@ -76,7 +68,7 @@ class FactsCache:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.path = (folder if folder is not None else cache_folder()) / _FILE
+        self.path = (folder if folder is not None else default_cache()) / _FILE
         self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> FactsCache:

@@ -7,7 +7,9 @@ import re
 from porter.surface.model import DocFact
 
 # `x: [n, D] contiguous`, `- x (Tensor): ...`, `x, y: int32 [n]`
-_ENTRY = re.compile(r"^\s*[-*]?\s*(?P<names>[A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*(?:\((?P<type>[^)]*)\))?\s*:\s*(?P<text>\S.*)$")
+_ENTRY = re.compile(
+    r"^\s*[-*]?\s*(?P<names>[A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*(?:\((?P<type>[^)]*)\))?\s*:\s*(?P<text>\S.*)$"
+)
 _SHAPE = re.compile(r"[\[(](?P<inner>[\w\s.+*/%-]+(?:,[\w\s.+*/%-]*)*)[\])]")
 _AXIS = re.compile(r"^[\w.]+(?:\s*(?://|[+*/%-])\s*[\w.]+)*$")
 _DTYPES = re.compile(
@@ -23,7 +25,23 @@ _FLAGS = (
     ("strided", re.compile(r"\bstrided\b|\bnon-contiguous\b", re.IGNORECASE)),
 )
 # Words that head a section or a remark, not a parameter.
-_HEADINGS = frozenset({"args", "arguments", "parameters", "returns", "return", "raises", "note", "notes", "example", "examples", "kernel", "todo", "warning"})
+_HEADINGS = frozenset(
+    {
+        "args",
+        "arguments",
+        "parameters",
+        "returns",
+        "return",
+        "raises",
+        "note",
+        "notes",
+        "example",
+        "examples",
+        "kernel",
+        "todo",
+        "warning",
+    }
+)
 
 
 def doc_facts(docstring: str) -> tuple[DocFact, ...]:

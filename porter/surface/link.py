@@ -24,6 +24,7 @@ from porter.surface.model import (
     ConstantFacts,
     Contract,
     Export,
+    Fact,
     Flow,
     FunctionFacts,
     Module,
@@ -38,7 +39,6 @@ from porter.surface.namespace import (
     Binding,
     Definition,
     ExtensionName,
-    Fact,
     Foreign,
     ModuleReference,
     Program,
@@ -147,7 +147,8 @@ class Linker:
             for binding in bindings[module]:
                 path = ".".join(part for part in (module, binding.scope, binding.name) if part)
                 if binding.name == "*":
-                    self.opaque.append(f"{binding.path}:{binding.line}: {binding.opaque}")
+                    place = f"{binding.path}:{binding.line}" if binding.path else module
+                    self.opaque.append(f"{place}: {binding.opaque}")
                     continue
                 if binding.kind != "module":
                     self.table.setdefault(path, binding)

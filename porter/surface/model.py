@@ -263,6 +263,9 @@ class ImportFacts:
     explicit: bool = False
 
 
+type Fact = FunctionFacts | ClassFacts | ConstantFacts
+
+
 @dataclass(frozen=True)
 class ModuleFacts:
     """What one Python file says. ``order`` lists every name bound at module level in order of its last binding.
@@ -287,6 +290,11 @@ class ModuleFacts:
     references: tuple[str, ...] = ()
     opaque: tuple[str, ...] = ()
     exports_line: int = 0
+
+    @property
+    def definitions(self) -> tuple[Fact, ...]:
+        """Functions, classes and constants of the module."""
+        return (*self.functions, *self.classes, *self.constants)
 
 
 @dataclass(frozen=True)

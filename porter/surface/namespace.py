@@ -14,9 +14,7 @@ from pathlib import PurePosixPath
 
 from porter.errors import SourceError
 from porter.surface.evaluate import NameList, evaluate_names
-from porter.surface.model import ClassFacts, ConstantFacts, FunctionFacts, ImportFacts, ModuleFacts
-
-type Fact = FunctionFacts | ClassFacts | ConstantFacts
+from porter.surface.model import ConstantFacts, Fact, ImportFacts, ModuleFacts
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,18 @@ def read_stub(root: Path, module: str) -> tuple[BindingFacts, ...]:
     return _distinct(found)
 
 
+def declared(bindings: Sequence[BindingFacts], stub: Sequence[BindingFacts]) -> tuple[BindingFacts, ...]:
+    """``bindings`` with what they leave open told by ``stub``: names whose arguments or value they do not know, and all
+    names where they know none (the ``*`` of a module without sources)."""
+    if not stub:
+        return tuple(bindings)
+    told = {(one.scope, one.name): one for one in stub}
+    known = [one for one in bindings if one.name != "*"]
+    filled = [told.get((one.scope, one.name), one) if one.opaque else one for one in known]
+    names = {(one.scope, one.name) for one in known}
+    return (*filled, *(one for one in stub if (one.scope, one.name) not in names))
+
+
 def _stubs(base: Path) -> list[tuple[str, Path]]:
     """(scope, stub) of a module and its submodules, the module first."""
     single = base.with_suffix(".pyi")

@@ -28,6 +28,7 @@ from porter.surface.model import (
     ParameterKind,
     Signature,
 )
+from porter.surface.nesting import check_nesting
 from porter.surface.scopes import Uses, function_uses, imported_names, target_names, uses
 from porter.surface.text import augmented_operator, dotted, grouped, string_value, text_of
 
@@ -35,8 +36,6 @@ from porter.surface.text import augmented_operator, dotted, grouped, string_valu
 _DEEP_RECURSION = 120_000
 _DEEP_STACK = 1 << 29
 # CPython refuses more ("too many nested parentheses"); counted as bytes, all other bytes dropped.
-_NESTED_BRACKETS = 200
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}")
 
 _OLDEST_PYTHON = (3, 12)
 
@@ -54,7 +53,7 @@ def extract(path: str, data: bytes) -> ModuleFacts:
     Raises:
         UnreadableFileError: the bytes are no Python that can be parsed, decoded or walked.
     """
-    _check_nesting(path, data)
+    check_nesting(path, data)
     facts: list[ModuleFacts] = []
     errors: list[BaseException] = []
 
@@ -79,33 +78,6 @@ def extract(path: str, data: bytes) -> ModuleFacts:
             raise UnreadableFileError("is nested too deeply to be read", path=path, line=1) from error
         raise error
     return facts[0]
-
-
-def _check_nesting(path: str, data: bytes) -> None:
-    """Refuse what no Python accepts and what would overrun the parser: brackets nested deeper than Python's own limit."""
-    depth = deepest = 0
-    for byte in data.translate(None, _NO_BRACKETS):
-        depth += 1 if byte in b"([{" else -1
-        deepest = max(deepest, depth)
-    if deepest <= _NESTED_BRACKETS:
-        return
-    # Brackets in strings and comments were counted too: ask Python's tokenizer.
-    depth = 0
-    try:
-        for token in tokenize.tokenize(io.BytesIO(data).readline):
-            if token.type == tokenize.OP and token.string in "([{":
-                depth += 1
-            elif token.type == tokenize.OP and token.string in ")]}":
-                depth -= 1
-            if depth > _NESTED_BRACKETS:
-                message = f"nests brackets more than {_NESTED_BRACKETS} deep; expected what Python itself accepts"
-                raise UnreadableFileError(message, path=path, line=token.start[0])
-    except (tokenize.TokenError, SyntaxError) as error:
-        told, *place = error.args
-        line = place[0][0] if isinstance(error, tokenize.TokenError) and place else getattr(error, "lineno", None)
-        raise UnreadableFileError(
-            f"is not valid Python: {told}; expected brackets that match", path=path, line=line or 1
-        ) from error
 
 
 def _parse(data: bytes) -> cst.Module:

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mini import Mini  # noqa: E402
+from mini import Mini
 
 
 @pytest.fixture

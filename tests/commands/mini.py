@@ -61,7 +61,7 @@ UPSTREAM: Mapping[str, str] = {
     "deepinfer/deepinfer/model_executor/layers/__init__.py": "",
     f"deepinfer/{OPS}/__init__.py": "",
     f"deepinfer/{OPS}/ops.py": "",
-    f"deepinfer/{OPS}/gather.py": '''
+    f"deepinfer/{OPS}/gather.py": """
 from deepinfer.model_executor.layers.tilelang_ops import ops
 
 
@@ -72,13 +72,13 @@ def pick(x, index, y):
 
 def pick_ref(x, index):
     return x[index]
-''',
+""",
     f"deepinfer/{OPS}/asc/__init__.py": "",
     f"deepinfer/{OPS}/asc/gather.py": GATHER,
     f"deepinfer/{OPS}/cuda/__init__.py": "",
     f"deepinfer/{OPS}/cuda/gather.py": GATHER,
     "deep_gemm/deep_gemm/__init__.py": 'from .core import Plan, mul\n\n__version__ = "1.5"\nLIMIT = 4 * 8\n',
-    "deep_gemm/deep_gemm/core.py": '''
+    "deep_gemm/deep_gemm/core.py": """
 import enum
 
 
@@ -107,7 +107,7 @@ def helper(flag):
 
 def mul(a, b=None, /, *, scale: float = 1.0):
     return a * scale + helper(b)
-''',
+""",
     "deep_select/deep_select/__init__.py": "from .interface import topk\n",
     "deep_select/deep_select/interface.py": "def topk(x, k: int = 1, *rest, **more):\n    return x\n",
     "deep_ep/deep_ep/__init__.py": '__all__ = ["send"]\n\n\ndef send(x):\n    return x\n',
@@ -141,7 +141,7 @@ def pick_tl(D: int, dtype: str = "bfloat16"):
     return kernel
 '''
 
-CONFIG = '''
+CONFIG = """
 [sources]
 deepinfer = "../upstream/deepinfer"
 deep_ep = "../upstream/deep_ep"
@@ -162,7 +162,7 @@ symbols = ["deep_ep.*", "flash_mla.*", "tile_kernels.*", "tilelang.*", "deep_sel
 [[pending]]
 reason = "next month"
 symbols = ["deep_gemm.mul", "deep_gemm.core.Engine", "deep_gemm.core.helper"]
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,11 @@ class Mini:
         from porter import cli
 
         runner = CliRunner()
-        command = [arguments[0], *(() if arguments[0].startswith("-") else ("--project", str(self.project))), *arguments[1:]]
+        command = [
+            arguments[0],
+            *(() if arguments[0].startswith("-") else ("--project", str(self.project))),
+            *arguments[1:],
+        ]
         with runner.isolation() as streams, patch("sys.argv", ["porter", *command]):
             try:
                 cli.main()
@@ -225,4 +229,8 @@ class Mini:
 
     def tree(self) -> dict[str, bytes]:
         """Bytes of every file of the project."""
-        return {path.relative_to(self.project).as_posix(): path.read_bytes() for path in sorted(self.project.rglob("*")) if path.is_file()}
+        return {
+            path.relative_to(self.project).as_posix(): path.read_bytes()
+            for path in sorted(self.project.rglob("*"))
+            if path.is_file()
+        }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from mini import OPS, Mini
@@ -78,6 +79,59 @@ def test_stale_until_acknowledged(synced: Mini) -> None:
     assert "only the grid" in synced.read("overrides/pins.toml")
 
 
+def test_a_stale_override_shows_what_changed_upstream(
+    synced: Mini, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced.edit(f"upstream/{GATHER}", "n * SCALE", "n * SCALE + 1")
+    synced.run("sync")
+    (row,) = codes(synced)["PT021"]
+    assert "-    return n * SCALE\n+    return n * SCALE + 1" in str(row["detail"])
+    assert "+    return n * SCALE + 1" in synced.run("check").out
+    shown = synced.run("ack", "pick_tl", "--show")
+    assert shown.code == 0 and "+    return n * SCALE + 1" in shown.out
+    assert codes(synced)["PT021"], "showing pins nothing"
+    monkeypatch.setenv("PORTER_CACHE_DIR", str(tmp_path / "another machine"))
+    (row,) = codes(synced)["PT021"]
+    assert "porter ack tilelang_ops.asc.gather.pick_tl --show" in str(row["detail"])
+    lost = synced.run("ack", "pick_tl", "--show")
+    assert lost.code == 3 and "was pinned to" in lost.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("y: T.Tensor((m, D), dtype)", "y: T.Tensor((m, D, 1), dtype)"),
+        ("index: T.Tensor((m,), T.int32)", "index: T.Tensor((n,), T.int32)"),
+        ('dtype: str = "bfloat16"', 'dtype: object = "bfloat16"'),
+    ],
+)
+def test_a_contract_that_moved_makes_it_stale(synced: Mini, old: str, new: str) -> None:
+    synced.edit(f"upstream/{GATHER}", old, new)
+    synced.run("sync")
+    (row,) = codes(synced)["PT021"]
+    assert "contract" in str(row["message"]) and "body" not in str(row["message"])
+    assert row["detail"]
+
+
+def test_compiled_names_want_a_declaration(synced: Mini) -> None:
+    synced.edit("upstream/deep_gemm/deep_gemm/__init__.py", "from .core", "from ._C import fast\nfrom .core")
+    synced.edit("porter.toml", '"deep_gemm.mul",', '"deep_gemm.mul", "deep_gemm.fast",')
+    assert synced.run("sync").code == 1
+    (row,) = codes(synced)["PT013"]
+    assert row["symbol"] == "deep_gemm.fast" and "overrides/vendor/deep_gemm/_C.pyi" in str(row["fix"])
+    declaration = synced.write(
+        "overrides/vendor/deep_gemm/_C.pyi", "def fast(x, /, *, scale: float = 2.0) -> None: ...\n"
+    )
+    assert "PT032" in codes(synced)
+    assert synced.run("sync").code == 0
+    assert codes(synced) == {}
+    assert "def fast(x, /, *, scale: float = 2.0) -> None:" in synced.read(
+        "generated/deepinfer/neuron_ops/vendor/deep_gemm/_C.py"
+    )
+    declaration.write_text("def fast(x) -> None: ...\n")
+    assert "PT032" in codes(synced)
+
+
 def test_a_constant_behind_the_body_makes_it_stale(synced: Mini) -> None:
     synced.edit(f"upstream/{GATHER}", "SCALE = 2", "SCALE = 3")
     synced.run("sync")
@@ -102,7 +156,11 @@ def test_formatting_and_comments_report_nothing(synced: Mini, old: str, new: str
 
 
 def test_mismatched_signature(synced: Mini) -> None:
-    synced.edit(f"upstream/{GATHER}", 'def pick_tl(D: int, dtype: str = "bfloat16")', "def pick_tl(D: int, *, dtype: str = 'int8')")
+    synced.edit(
+        f"upstream/{GATHER}",
+        'def pick_tl(D: int, dtype: str = "bfloat16")',
+        "def pick_tl(D: int, *, dtype: str = 'int8')",
+    )
     assert synced.run("sync").code == 1
     rows = codes(synced)["PT022"]
     assert any("dtype" in str(row["message"]) for row in rows)
@@ -110,7 +168,11 @@ def test_mismatched_signature(synced: Mini) -> None:
 
 
 def test_mismatched_kernel_arguments(synced: Mini) -> None:
-    synced.edit(f"upstream/{GATHER}", "_pick(x: T.Tensor((n, D), dtype), index: T.Tensor((m,), T.int32),", "_pick(index: T.Tensor((m,), T.int32), x: T.Tensor((n, D), dtype),")
+    synced.edit(
+        f"upstream/{GATHER}",
+        "_pick(x: T.Tensor((n, D), dtype), index: T.Tensor((m,), T.int32),",
+        "_pick(index: T.Tensor((m,), T.int32), x: T.Tensor((n, D), dtype),",
+    )
     synced.run("sync")
     assert any("must take (index, x, y), takes (x, index, y)" in str(row["message"]) for row in codes(synced)["PT022"])
 
@@ -136,7 +198,9 @@ def test_an_override_file_without_an_upstream_module(synced: Mini) -> None:
 
 def test_a_new_factory_is_undecided(synced: Mini) -> None:
     text = (synced.upstream / GATHER).read_text()
-    (synced.upstream / GATHER).write_text(text + text[text.index("@tilelang.jit\ndef drop_tl") :].replace("drop_tl", "fresh_tl"))
+    (synced.upstream / GATHER).write_text(
+        text + text[text.index("@tilelang.jit\ndef drop_tl") :].replace("drop_tl", "fresh_tl")
+    )
     assert synced.run("sync").code == 1
     (row,) = codes(synced)["PT010"]
     assert row["symbol"] == "tilelang_ops.asc.gather.fresh_tl"
@@ -167,7 +231,9 @@ def test_a_lock_of_other_tools(synced: Mini, field: str) -> None:
     assert "PT030" in codes(synced)
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "JSON"), ("{}", "format"), ('{"version": 1}', "not of the form"), (None, "no lock yet")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("", "JSON"), ("{}", "format"), ('{"version": 1}', "not of the form"), (None, "no lock yet")]
+)
 def test_a_broken_lock(synced: Mini, text: str | None, message: str) -> None:
     if text is None:
         (synced.project / "porter.lock").unlink()
@@ -183,7 +249,11 @@ def test_kernel_rules_are_applied(synced: Mini) -> None:
 
 
 def test_excluded_overrides_are_held_to_their_promise(synced: Mini) -> None:
-    synced.edit(OVERRIDE, "def pick_tl", 'def drop_tl(width: int):\n    """Zeroes."""\n\n    def kernel(x: torch.Tensor) -> None:\n        x.zero_()\n\n    return kernel\n\n\ndef pick_tl')
+    synced.edit(
+        OVERRIDE,
+        "def pick_tl",
+        'def drop_tl(width: int):\n    """Zeroes."""\n\n    def kernel(x: torch.Tensor) -> None:\n        x.zero_()\n\n    return kernel\n\n\ndef pick_tl',
+    )
     assert {row["symbol"] for row in codes(synced)["PT023"]} == {"tilelang_ops.asc.gather.drop_tl"}
     synced.run("ack", "--all", "--reason", "written")
     synced.run("sync")
@@ -203,10 +273,18 @@ def test_status(synced: Mini) -> None:
 
 
 def test_new_writes_a_skeleton_that_counts_as_pending(synced: Mini) -> None:
-    synced.edit("porter.toml", '[features.drops]\nreason = "nothing is dropped in basic mode"', '[features.drops]\nenabled = true\nreason = "on"')
+    synced.edit(
+        "porter.toml",
+        '[features.drops]\nreason = "nothing is dropped in basic mode"',
+        '[features.drops]\nenabled = true\nreason = "on"',
+    )
     assert synced.run("new", "drop_tl").code == 0
     text = synced.read(OVERRIDE)
-    assert "def drop_tl(width: int):" in text and "def kernel(x: torch.Tensor) -> None:" in text and "x*: T.float32 [n, width]" in text
+    assert (
+        "def drop_tl(width: int):" in text
+        and "def kernel(x: torch.Tensor) -> None:" in text
+        and "x*: T.float32 [n, width]" in text
+    )
     compile(text, OVERRIDE, "exec")
     assert json.loads(synced.run("status", "--json").out)["factories"]["pending"] == 1
     assert synced.run("new", "drop_tl").code == 2
@@ -221,7 +299,9 @@ def test_new_shows_call_sites_and_the_reference(synced: Mini) -> None:
     assert not (synced.project / OVERRIDE).exists()
 
 
-@pytest.mark.parametrize(("name", "message"), [("pik_tl", "pick_tl"), ("deep_gemm.core.Engine.start", "porter new deep_gemm.core.Engine")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("pik_tl", "pick_tl"), ("deep_gemm.core.Engine.start", "porter new deep_gemm.core.Engine")]
+)
 def test_new_on_a_wrong_name(synced: Mini, name: str, message: str) -> None:
     result = synced.run("new", name)
     assert result.code == 2 and message in result.err
@@ -257,7 +337,11 @@ def test_a_class_override_gets_stubs_for_what_it_leaves_out(synced: Mini) -> Non
     synced.run("ack", "--all", "--reason", "written")
     assert synced.run("sync").code == 0
     text = synced.read("generated/deepinfer/neuron_ops/vendor/deep_gemm/core.py")
-    assert "def start(self, flag=None):" in text and "Engine.start: not implemented on Neuron yet" in text and "self.size = size" in text
+    assert (
+        "def start(self, flag=None):" in text
+        and "Engine.start: not implemented on Neuron yet" in text
+        and "self.size = size" in text
+    )
     assert codes(synced) == {}
 
 

@@ -19,14 +19,23 @@ def rows(mini: Mini, *arguments: str) -> dict[str, str]:
     assert result.code == (1 if data["changes"] else 0)
     for change in data["changes"]:
         assert {"symbol", "source", "kind", "old", "new", "file", "line"} <= set(change)
-    return {change["symbol"]: change["kind"] for change in data["changes"] if not change["symbol"].startswith("tilelang_ops.cuda")}
+    return {
+        change["symbol"]: change["kind"]
+        for change in data["changes"]
+        if not change["symbol"].startswith("tilelang_ops.cuda")
+    }
 
 
 @pytest.mark.parametrize(
     ("path", "old", "new", "expected"),
     [
         (GATHER, "D: int, dtype", "width: int, dtype", {PICK: "signature"}),
-        (GATHER, 'D: int, dtype: str = "bfloat16"', 'D: int, dtype: str = "bfloat16", pad: int = 0', {PICK: "signature"}),
+        (
+            GATHER,
+            'D: int, dtype: str = "bfloat16"',
+            'D: int, dtype: str = "bfloat16", pad: int = 0',
+            {PICK: "signature"},
+        ),
         (GATHER, 'D: int, dtype: str = "bfloat16"', "D: int", {PICK: "signature"}),
         (GATHER, 'D: int, dtype: str = "bfloat16"', 'dtype: str = "bfloat16", D: int = 1', {PICK: "signature"}),
         (GATHER, '"bfloat16"', '"float16"', {PICK: "signature"}),
@@ -34,12 +43,27 @@ def rows(mini: Mini, *arguments: str) -> dict[str, str]:
         (GATHER, "T.Tensor((m,), T.int32)", "T.Tensor((m,), T.int64)", {PICK: "contract"}),
         (GATHER, "T.Tensor((m, D), dtype)", "T.Tensor((m, D + 1), dtype)", {PICK: "contract"}),
         (GATHER, "out_idx=None", "out_idx=[2]", {PICK: "contract"}),
-        (GATHER, "T.copy(x[index[row], 0], y[row, 0])", "T.copy(x[index[row], 0], y[row, 0])\n            index[row] = 0", {PICK: "contract"}),
+        (
+            GATHER,
+            "T.copy(x[index[row], 0], y[row, 0])",
+            "T.copy(x[index[row], 0], y[row, 0])\n            index[row] = 0",
+            {PICK: "contract"},
+        ),
         (GATHER, "T.copy(x[index[row], 0], y[row, 0])", "T.copy(x[index[row] + 1, 0], y[row, 0])", {PICK: "body"}),
         (GATHER, "SCALE = 2", "SCALE = 3", {PICK: "body"}),
         (GATHER, "n * SCALE", "n // SCALE", {PICK: "body"}),
-        ("deep_gemm/deep_gemm/core.py", "scale: float = 1.0", "scale: float = 2.0", {"deep_gemm.core.mul": "signature"}),
-        ("deep_gemm/deep_gemm/core.py", "FAST = 1", "FAST = 4", {"deep_gemm.core.Plan": "body", "deep_gemm.core.Plan.FAST": "body"}),
+        (
+            "deep_gemm/deep_gemm/core.py",
+            "scale: float = 1.0",
+            "scale: float = 2.0",
+            {"deep_gemm.core.mul": "signature"},
+        ),
+        (
+            "deep_gemm/deep_gemm/core.py",
+            "FAST = 1",
+            "FAST = 4",
+            {"deep_gemm.core.Plan": "body", "deep_gemm.core.Plan.FAST": "body"},
+        ),
         ("deep_gemm/deep_gemm/__init__.py", "LIMIT = 4 * 8", "LIMIT = 4 * 9", {"deep_gemm.LIMIT": "body"}),
         ("deep_ep/deep_ep/__init__.py", "def send(x):", "def send(x, y):", {"deep_ep.send": "signature"}),
         ("deep_ep/deep_ep/__init__.py", "return x", "return x\n\n\ndef _private():\n    return 1", {}),
@@ -51,7 +75,11 @@ def test_one_mutation(synced: Mini, path: str, old: str, new: str, expected: dic
 
 
 def test_added_and_removed(synced: Mini) -> None:
-    synced.edit("upstream/deep_ep/deep_ep/__init__.py", 'def send(x):\n    return x\n', "def receive(group, *, count):\n    for item in group:\n        yield item, count\n")
+    synced.edit(
+        "upstream/deep_ep/deep_ep/__init__.py",
+        "def send(x):\n    return x\n",
+        "def receive(group, *, count):\n    for item in group:\n        yield item, count\n",
+    )
     synced.edit("upstream/deep_ep/deep_ep/__init__.py", '["send"]', '["receive"]')
     assert rows(synced) == {"deep_ep.send": "removed", "deep_ep.receive": "added"}
 

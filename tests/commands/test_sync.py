@@ -17,13 +17,16 @@ VENDOR = "generated/deepinfer/neuron_ops/vendor"
 
 def test_emits_bodies_stubs_and_the_guide(synced: Mini) -> None:
     text = synced.read(GATHER)
-    assert "def pick_tl(D: int, dtype: str = \"bfloat16\"):" in text
+    assert 'def pick_tl(D: int, dtype: str = "bfloat16"):' in text
     assert "_clamped" in text, "what a body uses comes along"
     assert "UNUSED" not in text, "what no body uses stays behind"
     assert 'raise NotImplementedError("drop_tl: not supported on Neuron (basic mode)")' in text
     assert "Do not edit" in text.splitlines()[0] and "overrides/tilelang_ops/gather.py" in text.splitlines()[1]
     guide = synced.read("generated/NEURON_PORT.md")
-    assert "| `pick_tl` | `gather` |" in guide and "| `drop_tl` | `gather` | drops | nothing is dropped in basic mode |" in guide
+    assert (
+        "| `pick_tl` | `gather` |" in guide
+        and "| `drop_tl` | `gather` | drops | nothing is dropped in basic mode |" in guide
+    )
 
 
 def test_a_second_sync_changes_nothing(synced: Mini) -> None:
@@ -68,6 +71,20 @@ assert not [name for name in sys.modules if name.split(".")[0] in ("porter", "ov
     subprocess.run([sys.executable, "-c", code], cwd=synced.project / VENDOR, check=True)
 
 
+def test_second_names_of_one_object_are_emitted_with_it(synced: Mini) -> None:
+    synced.edit("upstream/deep_gemm/deep_gemm/core.py", "def mul(", "start = Engine.start\nhelp = helper\n\n\ndef mul(")
+    synced.edit("upstream/deep_gemm/deep_gemm/__init__.py", "Plan, mul", "Plan, mul, start, help as aid")
+    synced.edit("porter.toml", '"deep_gemm.mul",', '"deep_gemm.mul", "deep_gemm.core.start",')
+    assert synced.run("sync").code == 0
+    code = """
+import deep_gemm
+from deep_gemm import core
+assert core.help is core.helper is deep_gemm.aid
+assert core.start is deep_gemm.start
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=synced.project / VENDOR, check=True)
+
+
 def test_turning_a_feature_on_makes_its_names_pending(synced: Mini) -> None:
     result = synced.run("sync", "--enable", "drops", "--dry-run", "--diff")
     assert result.code == 1
@@ -92,13 +109,19 @@ def test_nothing_of_the_upstream_is_executed(mini: Mini, tmp_path: Path) -> None
         ("tilelang/tilelang/deep.py", b"x = " + b"(" * 4000 + b")" * 4000 + b"\n", "deep.py"),
     ],
 )
-def test_unreadable_files_are_all_listed_and_nothing_is_written(mini: Mini, path: str, data: bytes, message: str) -> None:
+def test_unreadable_files_are_all_listed_and_nothing_is_written(
+    mini: Mini, path: str, data: bytes, message: str
+) -> None:
     (mini.upstream / path).write_bytes(data)
     (mini.upstream / "deep_ep/deep_ep/other.py").write_text("if :\n")
     before = mini.tree()
     result = mini.run("sync")
     assert result.code == 3
-    assert message in result.err and "other.py:1" in result.err and "2 upstream files cannot be read; nothing was written" in result.err
+    assert (
+        message in result.err
+        and "other.py:1" in result.err
+        and "2 upstream files cannot be read; nothing was written" in result.err
+    )
     assert mini.tree() == before
 
 
@@ -115,7 +138,9 @@ def test_hand_edits_are_not_lost(synced: Mini) -> None:
 
 def test_dropped_upstream_modules_leave_the_tree(synced: Mini) -> None:
     (synced.upstream / "tile_kernels/tile_kernels/quant.py").unlink()
-    synced.edit("upstream/tile_kernels/tile_kernels/__init__.py", "from . import quant\n", "def cast(x):\n    return x\n")
+    synced.edit(
+        "upstream/tile_kernels/tile_kernels/__init__.py", "from . import quant\n", "def cast(x):\n    return x\n"
+    )
     assert "1 removed" in synced.run("sync").out
     assert not (synced.project / VENDOR / "tile_kernels/quant.py").exists()
 
@@ -167,17 +192,23 @@ def test_no_permission(synced: Mini, monkeypatch: pytest.MonkeyPatch) -> None:
     result = synced.run("sync")
     monkeypatch.undo()
     assert result.code == 3 and "Permission denied" in result.err and "fix:" in result.err
-    assert {path: data for path, data in synced.tree().items() if ".porter" not in path} == {p: d for p, d in before.items() if ".porter" not in p}
+    assert {path: data for path, data in synced.tree().items() if ".porter" not in path} == {
+        p: d for p, d in before.items() if ".porter" not in p
+    }
     assert os.access(synced.project, os.W_OK)
 
 
 def test_version_and_help() -> None:
     from porter import __version__
 
-    out = subprocess.run([sys.executable, "-m", "porter", "--version"], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-m", "porter", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     assert out.strip() == f"porter {__version__}"
     for command in ("sync", "check", "status", "diff", "sources", "new", "ack"):
-        text = subprocess.run([sys.executable, "-m", "porter", command, "--help"], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(
+            [sys.executable, "-m", "porter", command, "--help"], capture_output=True, text=True, check=True
+        ).stdout
         assert "Examples:" in text, command
     assert importlib.import_module("porter.cli").app is not None
 

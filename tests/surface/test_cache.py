@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from porter.surface.cache import CACHE_VARIABLE, FactsCache, cache_folder, decode, encode, file_digest, reader_version
+from porter.surface.cache import FactsCache, decode, encode, file_digest, reader_version
 from porter.surface.model import ModuleFacts
 from porter.surface.python import extract
 
@@ -127,13 +127,6 @@ def test_several_processes(tmp_path: Path) -> None:
         assert process.returncode == 0, errors.decode()
     with FactsCache(tmp_path) as cache:
         assert len(cache.get(f"{me:032x}{n:032x}" for me in range(4) for n in range(25))) == 100
-
-
-def test_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    assert cache_folder() == tmp_path
-    monkeypatch.delenv(CACHE_VARIABLE)
-    assert cache_folder().name == "porter"
 
 
 def test_reader_version_follows_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:

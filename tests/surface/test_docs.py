@@ -13,7 +13,10 @@ from porter.surface.model import DocFact
     [
         ("x: [n, D] contiguous", DocFact("x", "[n, D]", None, ("contiguous",))),
         ("index: [m] int32 rows of x", DocFact("index", "[m]", "int32", ())),
-        ("- out (torch.Tensor): (b, s, k), dtype torch.bfloat16, written in place", DocFact("out", "[b, s, k]", "bfloat16", ("in-place", "output"))),
+        (
+            "- out (torch.Tensor): (b, s, k), dtype torch.bfloat16, written in place",
+            DocFact("out", "[b, s, k]", "bfloat16", ("in-place", "output")),
+        ),
         ("w: optional fp32 weights", DocFact("w", None, "fp32", ("optional",))),
         ("y: [m, n // 2 + 1] non-contiguous", DocFact("y", "[m, n // 2 + 1]", None, ("strided",))),
         ("scale: (n,) float32", DocFact("scale", "[n]", "float32", ())),
@@ -23,7 +26,17 @@ def test_entries(line: str, fact: DocFact) -> None:
     assert doc_facts(f"Moves rows.\n\nArgs:\n    {line}\n") == (fact,)
 
 
-@pytest.mark.parametrize("line", ["Note: [n] rows are moved", "x: the rows to move (see above)", "Moves rows: quickly", "Returns: int32 [n]", "plain words", ""])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Note: [n] rows are moved",
+        "x: the rows to move (see above)",
+        "Moves rows: quickly",
+        "Returns: int32 [n]",
+        "plain words",
+        "",
+    ],
+)
 def test_no_entry(line: str) -> None:
     assert doc_facts(line) == ()
 

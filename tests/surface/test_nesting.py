@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from porter.errors import UnreadableFileError
-from porter.surface.nesting import too_deep
+from porter.rules.engine import check_file
+from porter.surface.nesting import check_nesting
 from porter.surface.python import extract
 
 
@@ -21,8 +22,11 @@ from porter.surface.python import extract
     ],
 )
 def test_refused(data: bytes) -> None:
-    assert too_deep(data)
-    with pytest.raises(UnreadableFileError, match="nested"):
+    with pytest.raises(UnreadableFileError, match=r"deep\.py:1: (is nested|is not valid)"):
+        check_nesting("deep.py", data)
+    (finding,) = check_file("deep.py", data)
+    assert finding.code == "PT100"
+    with pytest.raises(UnreadableFileError, match=r"nested|not valid"):
         extract("deep.py", data + b"\n")
 
 
@@ -36,5 +40,5 @@ def test_refused(data: bytes) -> None:
     ],
 )
 def test_accepted(data: bytes) -> None:
-    assert not too_deep(data)
+    check_nesting("fine.py", data)
     assert extract("fine.py", data).constants or b"x" not in data

@@ -41,7 +41,9 @@ def stored_shape(rows: int, columns: int, layout: ScaleLayout) -> tuple[int, int
     return rows, -(-columns // layout.pack)
 
 
-def empty_scales(rows: int, columns: int, scale: ScaleFormat, layout: ScaleLayout, device: torch.device) -> torch.Tensor:
+def empty_scales(
+    rows: int, columns: int, scale: ScaleFormat, layout: ScaleLayout, device: torch.device
+) -> torch.Tensor:
     """An uninitialised scale tensor of ``stored_shape``; a column-major one has the strides ``(1, rows)``."""
     shape = stored_shape(rows, columns, layout)
     dtype = layout.pack_dtype if layout.packed else scale.storage
@@ -60,7 +62,11 @@ def write_scales(out: torch.Tensor, encoded: torch.Tensor, layout: ScaleLayout) 
         return
     pack = layout.pack
     if layout.pack_rows:
-        padded = torch.nn.functional.pad(encoded, (0, 0, 0, -encoded.shape[0] % pack)).unflatten(0, (-1, pack)).transpose(1, 2)
+        padded = (
+            torch.nn.functional.pad(encoded, (0, 0, 0, -encoded.shape[0] % pack))
+            .unflatten(0, (-1, pack))
+            .transpose(1, 2)
+        )
     else:
         padded = torch.nn.functional.pad(encoded, (0, -encoded.shape[1] % pack)).unflatten(1, (-1, pack))
     out.copy_(padded.to(torch.uint8, memory_format=torch.contiguous_format).view(layout.pack_dtype).squeeze(-1))

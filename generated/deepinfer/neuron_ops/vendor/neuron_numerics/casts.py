@@ -88,7 +88,9 @@ def cast_back_blocks(
     return x.mul_(expand_blocks(scale, block, (x.shape[0], x.shape[1]))).to(dtype)
 
 
-def cast_back_per_token(values: torch.Tensor, scale: torch.Tensor, group: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+def cast_back_per_token(
+    values: torch.Tensor, scale: torch.Tensor, group: int, dtype: torch.dtype = torch.bfloat16
+) -> torch.Tensor:
     """Values [..., d] (e2m1: [..., d / 2]) times fp32 scales [..., d / group], as ``dtype`` [..., d]."""
     x = load_values(values)
     x.unflatten(-1, (-1, group)).mul_(scale.unsqueeze(-1))

@@ -105,3 +105,7 @@ def get_amax_clamp_for_quant(fmt: str, use_e4m3_sf: bool) -> float:
     raise NotImplementedError(
         "get_amax_clamp_for_quant: not implemented on Neuron yet; overrides/vendor/tile_kernels/config.py would supply it"
     )
+
+
+get_num_ai_cores = get_num_sms
+get_num_cube_cores = get_num_sms

@@ -655,3 +655,15 @@ def batched_syrk(a: torch.Tensor, d: torch.Tensor) -> None:
 
 def batched_symm(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
     raise NotImplementedError("batched_symm: not supported on Neuron (basic mode)")
+
+
+fp4_gemm_nt = fp8_fp4_gemm_nt
+fp8_gemm_nt = fp8_fp4_gemm_nt
+fp8_gemm_nn = fp8_fp4_gemm_nn
+fp8_gemm_tn = fp8_fp4_gemm_tn
+fp8_gemm_tt = fp8_fp4_gemm_tt
+m_grouped_fp4_gemm_nt_contiguous = m_grouped_fp8_fp4_gemm_nt_contiguous
+m_grouped_fp8_gemm_nt_contiguous = m_grouped_fp8_fp4_gemm_nt_contiguous
+m_grouped_fp8_gemm_nn_contiguous = m_grouped_fp8_fp4_gemm_nn_contiguous
+m_grouped_fp4_gemm_nt_masked = m_grouped_fp8_fp4_gemm_nt_masked
+m_grouped_fp8_gemm_nt_masked = m_grouped_fp8_fp4_gemm_nt_masked

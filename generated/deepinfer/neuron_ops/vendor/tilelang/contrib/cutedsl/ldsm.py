@@ -53,6 +53,19 @@ def stmatrix_x4_trans(smem_ptr: Pointer, value0, value1, value2, value3, *, loc=
     raise NotImplementedError("stmatrix_x4_trans: not supported on Neuron (basic mode)")
 
 
+ptx_ldmatrix_x1 = ldmatrix_x1
+ptx_ldmatrix_x2 = ldmatrix_x2
+ptx_ldmatrix_x4 = ldmatrix_x4
+ptx_ldmatrix_x1_trans = ldmatrix_x1_trans
+ptx_ldmatrix_x2_trans = ldmatrix_x2_trans
+ptx_ldmatrix_x4_trans = ldmatrix_x4_trans
+ptx_stmatrix_x1 = stmatrix_x1
+ptx_stmatrix_x2 = stmatrix_x2
+ptx_stmatrix_x4 = stmatrix_x4
+ptx_stmatrix_x1_trans = stmatrix_x1_trans
+ptx_stmatrix_x2_trans = stmatrix_x2_trans
+ptx_stmatrix_x4_trans = stmatrix_x4_trans
+
 __all__ = [
     "ldmatrix_x1",
     "ldmatrix_x2",

@@ -16,6 +16,8 @@ def WarpSpecialize(*warp_group_idx) -> WarpSpecializeFrame:
     raise NotImplementedError("WarpSpecialize: not supported on Neuron (basic mode)")
 
 
+ws = WarpSpecialize
+
 __all__ = [
     "WarpSpecialize",
     "WarpSpecializeFrame",

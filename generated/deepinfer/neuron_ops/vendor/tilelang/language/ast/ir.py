@@ -998,6 +998,12 @@ broadcast = Unavailable("broadcast", "broadcast: not supported on Neuron (basic 
 
 ramp = Unavailable("ramp", "ramp: not supported on Neuron (basic mode)")
 
+fabs = abs
+tvm_call_packed = call_packed
+tvm_call_cpacked = call_cpacked
+tvm_call_packed_lowered = call_packed_lowered
+tvm_call_cpacked_lowered = call_cpacked_lowered
+
 __all__ = [
     "int8",
     "int16",

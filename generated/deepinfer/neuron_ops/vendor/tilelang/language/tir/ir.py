@@ -414,6 +414,8 @@ def cast(value, dtype, round: str = "", sat: bool = True, rbits=None, span=None)
     raise NotImplementedError("cast: not supported on Neuron (basic mode)")
 
 
+cdiv = ceildiv
+
 __all__ = [
     "Select",
     "Shuffle",

@@ -123,3 +123,9 @@ def thread_id_shared_access_64x16_to_32x32_layout_B(thread_id, local_id):
 
 def make_mfma_swizzle_layout(shared_buf, vecSize=8):
     raise NotImplementedError("make_mfma_swizzle_layout: not supported on Neuron (basic mode)")
+
+
+shared_16x16_to_local_64x4_layout_m_n = shared_16x16_to_local_64x4_layout_A
+shared_16x16_to_local_64x4_layout_n_k = shared_16x16_to_local_64x4_layout_A
+shared_16x16_to_local_64x4_layout_n_m = shared_16x16_to_local_64x4_layout_B
+shared_16x16_to_local_64x4_layout_k_n = shared_16x16_to_local_64x4_layout_B
