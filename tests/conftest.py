@@ -10,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # Releases that only tests read, beside those that porter.toml pins.
-EXTRA = {"tile_kernels_1_0_0": ("tile_kernels", "tile-kernels==1.0.0")}
+EXTRA = {
+    "tile_kernels_1_0_0": ("tile_kernels", "tile-kernels==1.0.0"),
+    "tileops": ("tileops", "tileops==0.1.0"),
+    "fla": ("fla", "fla-core==0.6.0"),
+}
 
 
 @cache

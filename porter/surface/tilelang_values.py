@@ -227,11 +227,13 @@ def _derive(term: Derived, found: Found) -> Terms:
         )
     if kind == "p":
         return [found]
-    if tag == "a" and kind == "x":
-        return [("x", f"{found[1]}.{extra}")]
-    if tag == "a" and kind == "o":
-        return [("o", str(extra) if found[1] == "T" else f"{found[1]}.{extra}")]
+    if tag == "a" and kind in ("x", "o"):
+        # ``x = x.y`` in a loop has no end: a path this long goes no further.
+        if found[1].count(".") >= _LONGEST_PATH:
+            return [found]
+        return [(kind, str(extra) if found[:2] == ("o", "T") else f"{found[1]}.{extra}")]
     return []
 
 
+_LONGEST_PATH = 8
 CONSTANTS = frozenset({"True", "False", "None"})

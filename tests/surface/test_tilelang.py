@@ -192,6 +192,13 @@ def contracts(source: str) -> list[Contract]:
     return [contract for _, _, _, contract in Tree.of(sample=source).contracts()]
 
 
+@pytest.mark.parametrize("step", ["node.next", "node.next or node.left.right", "node[0].next", "(node.next, node)"])
+def test_a_walk_along_attributes_ends(step: str) -> None:
+    loop = f"    node = other.start\n    while node is not None:\n        node = {step}\n        use(node)\n"
+    facts = facts_of(f"{IMPORTS}def make(n, start):\n{loop}{KERNEL}")
+    assert facts is not None and facts.contract is not None
+
+
 def test_facts_survive_json() -> None:
     facts = facts_of(f"{IMPORTS}@tilelang.jit\n{FACTORY}")
     assert facts is not None and facts.contract is not None

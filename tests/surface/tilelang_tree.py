@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -151,3 +152,21 @@ def kernel_line(contract: Contract) -> str:
         condition = f" if {kernel.condition}" if kernel.condition else ""
         rows.append(f"{kernel.style} {kernel.name}({arguments}){outputs}{condition}")
     return "; ".join(rows)
+
+
+IMPORTED = "tilelang"
+
+
+def names_of(tree: ast.Module) -> set[str]:
+    """Names that a module binds to TileLang or to something of it, by Python's own reading."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {
+                (alias.asname or alias.name).partition(".")[0]
+                for alias in node.names
+                if alias.name.partition(".")[0] == IMPORTED
+            }
+        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == IMPORTED:
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
