@@ -49,13 +49,13 @@ def _bf16_keys(x: torch.Tensor, inside: torch.Tensor | None) -> _Keys:
 def _fp32_keys(x: torch.Tensor, inside: torch.Tensor | None) -> _Keys:
     unordered = x != x
     if inside is None:
-        return _Keys(x, unordered.any(1, keepdim=True))
-    return _Keys(x.masked_fill(~inside, float("-inf")), (unordered & inside).any(1, keepdim=True))
+        return _Keys(x.masked_fill(unordered, float("-inf")), unordered.any(1, keepdim=True))
+    return _Keys(x.masked_fill(unordered | ~inside, float("-inf")), (unordered & inside).any(1, keepdim=True))
 
 
 def _chosen(key: torch.Tensor, k: int) -> torch.Tensor:
     """bool [b, v]: the ``k`` largest of each row, the smaller indices among equal ones."""
-    threshold = key.topk(k, 1).values[:, -1:]
+    threshold = key.topk(k, 1, sorted=False).values.amin(1, keepdim=True)
     above, level = key > threshold, key == threshold
     missing = k - above.sum(1, keepdim=True, dtype=torch.int32)
     return above | (level & (level.cumsum(1, dtype=torch.int32) <= missing))
@@ -112,7 +112,7 @@ def topk(
     if sorted and value is not None:
         # Columns outside the range come last in `index` and must stay there.
         ranked = value if end is None else value.masked_fill(column[:k] >= end.unsqueeze(1), float("-inf"))
-        order = ranked.sort(1, descending=True, stable=True).indices
+        order = ranked.sort(dim=1, descending=True, stable=True).indices
         index, value = index.gather(1, order), value.gather(1, order)
     shifted = index if output_idx_offset is None else index + output_idx_offset.unsqueeze(1)
     if end is not None:
