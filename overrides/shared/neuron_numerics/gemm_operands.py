@@ -1,7 +1,7 @@
 """Operands of the FP8 and FP4 GEMMs, expanded.
 
-A value (e4m3, e2m1) times a power of two is a bf16 number, so operands whose scales are packed exponents become bf16 without loss
-and the products are the tensor engine's own. Operands with fp32 scales become fp32.
+A value (e4m3, e2m1) times a power of two is a bf16 number, so operands whose scales are exponents become bf16 without loss and the
+products are the tensor engine's own. Operands with other scales become fp32.
 """
 
 from __future__ import annotations

@@ -107,6 +107,14 @@ def occupied_groups(ends: torch.Tensor, slots: int) -> GroupSlots:
     return GroupSlots(group, ends.index_select(0, group))
 
 
+def take_groups(values: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+    """One-byte ``values`` [groups, n, k] of the groups ``group``, with the same axis contiguous."""
+    stored = values.view(torch.uint8)
+    if values.stride(-1) == 1:
+        return stored.index_select(0, group).view(values.dtype)
+    return stored.mT.index_select(0, group).mT.view(values.dtype)
+
+
 def _aligned_rows(x: torch.Tensor) -> torch.Tensor:
     """``x`` with rows of whole 16-byte units along the last axis, zeros added."""
     missing = -x.shape[-1] % (GROUPED_ROW_BYTES // x.itemsize)

@@ -1,9 +1,9 @@
 """FP8, FP4 and bf16 GEMMs, indexer logits, scale layouts and settings of upstream's C++ module, in pure torch.
 
 Semantics are Ascend's where it differs: scales are fp32 or exponent bytes packed two in an int16, in any strides (four in an int32,
-CUDA's form, are read as well); outputs are written in place and None is returned. Operands with packed scales are expanded to bf16,
-which is exact, and multiplied with fp32 sums; operands with fp32 scales are expanded to fp32. Epilogues other than ``alpha`` are
-not supported.
+CUDA's form, are read as well); outputs are written in place and None is returned. fp32 scales are powers of two unless
+``disable_ue8m0_cast`` says otherwise: operands are expanded to bf16, which is exact, and multiplied with fp32 sums; with it, to fp32.
+Epilogues other than ``alpha`` are not supported.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from neuron_numerics.gemm_products import (
     groups_of_rows,
     occupied_groups,
     pieced_grouped_product,
+    take_groups,
     write_k_grouped,
     write_product,
     write_rows,
@@ -247,8 +248,9 @@ def _granularities(
     return (gran_m, gran_k), (gran_n, gran_k)
 
 
-def _operand_dtype(*scales: torch.Tensor) -> torch.dtype:
-    return torch.bfloat16 if all(sf.dtype in PACKED_DTYPES for sf in scales) else torch.float32
+def _operand_dtype(sfa: torch.Tensor, sfb: torch.Tensor, disable_ue8m0_cast: bool = False) -> torch.dtype:
+    """bf16 where every scale is a power of two, as it is unless ``disable_ue8m0_cast`` says that fp32 ones are not."""
+    return torch.float32 if disable_ue8m0_cast and torch.float32 in (sfa.dtype, sfb.dtype) else torch.bfloat16
 
 
 def _no_epilogue(epilogue: object) -> None:
@@ -289,7 +291,7 @@ def fp8_fp4_gemm_nt(
         write_product(*empty, d, c)
         return
     gran_a, gran_b = _granularities(a[1], b[1], recipe, recipe_a, recipe_b)
-    dtype = _operand_dtype(a[1], b[1])
+    dtype = _operand_dtype(a[1], b[1], disable_ue8m0_cast)
     write_product(dequantise(*a, gran_a, dtype), dequantise(*b, gran_b, dtype), d, c, alpha)
 
 
@@ -440,13 +442,12 @@ def m_grouped_fp8_fp4_gemm_nt_contiguous(
         d.zero_()
         return
     gran_a, gran_b = _granularities(a[1], b[1], recipe, recipe_a, recipe_b)
-    dtype = _operand_dtype(a[1], b[1])
+    dtype = _operand_dtype(a[1], b[1], disable_ue8m0_cast)
     values, sf, ends = b[0], b[1], rows.ends
     slots = min(groups, ceil_div(m, get_mk_alignment_for_contiguous_layout()))
     if slots < groups:
         occupied = occupied_groups(ends, slots)
-        values = values.view(torch.uint8).index_select(0, occupied.group).view(values.dtype)
-        sf, ends = sf.index_select(0, occupied.group), occupied.ends
+        values, sf, ends = take_groups(values, occupied.group), sf.index_select(0, occupied.group), occupied.ends
     if values.stride(-1) != 1 or sf.shape[-2] != n:
         # Rows cannot be cut where they are packed together or share scales.
         product = grouped_product(dequantise(*a, gran_a, dtype), dequantise(values, sf, gran_b, dtype), ends)
@@ -516,7 +517,7 @@ def m_grouped_fp8_fp4_gemm_nt_masked(
     assert tuple(masked_m.shape) == (groups,) and expected_m > 0, f"{tuple(masked_m.shape)=}, {expected_m=}"
     _check_output(d, (groups, m, n))
     gran_a, gran_b = _granularities(a[1], b[1], recipe, recipe_a, recipe_b)
-    dtype = _operand_dtype(a[1], b[1])
+    dtype = _operand_dtype(a[1], b[1], disable_ue8m0_cast)
     write_product(dequantise(*a, gran_a, dtype), dequantise(*b, gran_b, dtype), d)
 
 
