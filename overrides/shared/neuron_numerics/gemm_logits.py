@@ -36,7 +36,7 @@ def dense_logits(
 
     ``q``: fp32 [rows, heads, d]. ``k``: fp32 [keys, d]. ``weights``: fp32 [rows, heads]. ``start``: int32 [rows].
     """
-    rows, heads, dim = q.shape
+    rows, heads, _ = q.shape
     keys = k.shape[0]
     step = max(1, PIECE // (heads * keys))
     column = torch.arange(columns, dtype=torch.int32, device=q.device)
@@ -68,7 +68,13 @@ def scale_of_bytes(scale: torch.Tensor, mx: bool) -> torch.Tensor:
 
 
 def paged_logits(
-    q: torch.Tensor, cache: torch.Tensor, weights: torch.Tensor, block_table: torch.Tensor, columns: int, fp4: bool, mx: bool
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    weights: torch.Tensor,
+    block_table: torch.Tensor,
+    columns: int,
+    fp4: bool,
+    mx: bool,
 ) -> list[torch.Tensor]:
     """Pieces, to be joined along the columns, of the logits [batch * next_n, >= columns] over each query's pages.
 

@@ -35,7 +35,9 @@ def expand_values(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tenso
     return e2m1.unpack_fp16(values.mT).to(dtype).mT, e2m1.FP16_FACTOR
 
 
-def dequantise(values: torch.Tensor, sf: torch.Tensor, granularity: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+def dequantise(
+    values: torch.Tensor, sf: torch.Tensor, granularity: tuple[int, int], dtype: torch.dtype
+) -> torch.Tensor:
     """Values times scales, as ``dtype``: bf16 (exact for powers of two) or fp32.
 
     ``values``: e4m3 [..., mn, k], or e2m1 packed along its contiguous axis. ``sf``: fp32 or packed, [..., ceil(mn / gran_mn),
@@ -44,7 +46,9 @@ def dequantise(values: torch.Tensor, sf: torch.Tensor, granularity: tuple[int, i
     gran_mn, gran_k = granularity
     *_, rows, columns = logical_shape(values)
     scale = unpack_scales(sf, ceil_div(columns, gran_k))
-    assert scale.shape[-2] == ceil_div(rows, gran_mn), f"expected {ceil_div(rows, gran_mn)} rows of scales, got {scale.shape[-2]}"
+    assert scale.shape[-2] == ceil_div(
+        rows, gran_mn
+    ), f"expected {ceil_div(rows, gran_mn)} rows of scales, got {scale.shape[-2]}"
     expanded, factor = expand_values(values, dtype)
     scale = repeat_rows(scale if factor == 1.0 else scale * factor, gran_mn, rows).to(dtype)
     if columns % gran_k:

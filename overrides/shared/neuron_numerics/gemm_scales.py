@@ -36,7 +36,9 @@ def unpack_scales(sf: torch.Tensor, groups: int) -> torch.Tensor:
         assert sf.dtype == torch.float32, f"expected fp32, int16 or int32 scales, got {sf.dtype}"
         assert sf.shape[-1] == groups, f"expected {groups} scales a row, got {sf.shape[-1]}"
         return sf
-    assert sf.shape[-1] == ceil_div(groups, sf.itemsize), f"expected {ceil_div(groups, sf.itemsize)} packed scales a row, got {sf.shape[-1]}"
+    assert sf.shape[-1] == ceil_div(
+        groups, sf.itemsize
+    ), f"expected {ceil_div(groups, sf.itemsize)} packed scales a row, got {sf.shape[-1]}"
     exponents = sf.contiguous().unsqueeze(-1).view(torch.uint8).flatten(-2)
     return ue8m0_decode(exponents[..., :groups])
 

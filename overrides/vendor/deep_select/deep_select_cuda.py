@@ -8,7 +8,7 @@ which would cost a look at the result in every call: the row is filled instead, 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Tuple
+from typing import NamedTuple
 
 import torch
 
@@ -24,7 +24,7 @@ _INFINITY = 0x7F80
 _OUTSIDE = -40000.0
 
 
-def get_alignment_requirement() -> Tuple[int, int]:
+def get_alignment_requirement() -> tuple[int, int]:
     """Bytes that rows of the input and of the outputs are aligned to."""
     return INPUT_ALIGNMENT, OUTPUT_ALIGNMENT
 
@@ -151,10 +151,19 @@ def _check(
         (sorted and input.dtype != torch.float32, f"sorted needs fp32 input, got {input.dtype}"),
         (input.dtype not in (torch.bfloat16, torch.float32), f"expected bf16 or fp32 input, got {input.dtype}"),
         (vocab >= MAX_VOCAB, f"expected fewer than {MAX_VOCAB} columns, got {vocab}"),
-        (output_idx.dtype not in (torch.int32, torch.int64), f"expected int32 or int64 indices, got {output_idx.dtype}"),
-        (tuple(output_idx.shape) != (batch, topk), f"expected output_idx of {(batch, topk)}, got {tuple(output_idx.shape)}"),
+        (
+            output_idx.dtype not in (torch.int32, torch.int64),
+            f"expected int32 or int64 indices, got {output_idx.dtype}",
+        ),
+        (
+            tuple(output_idx.shape) != (batch, topk),
+            f"expected output_idx of {(batch, topk)}, got {tuple(output_idx.shape)}",
+        ),
         ((output_val is None) == return_value, "output_val must be given with return_value, and only then"),
-        (output_val is not None and tuple(output_val.shape) != (batch, topk), f"expected output_val of {(batch, topk)}"),
+        (
+            output_val is not None and tuple(output_val.shape) != (batch, topk),
+            f"expected output_val of {(batch, topk)}",
+        ),
         (output_val is not None and output_val.dtype != input.dtype, f"expected output_val of {input.dtype}"),
         *((t is not None and t.dtype != torch.int32, f"expected {name} in int32") for name, t in rows.items()),
         *((t is not None and tuple(t.shape) != (batch,), f"expected {name} of {(batch,)}") for name, t in rows.items()),

@@ -1,9 +1,8 @@
 # What upstream's interface passes to its C++ module, whose arguments have no names there.
-from typing import Tuple
 
 import torch
 
-def get_alignment_requirement() -> Tuple[int, int]: ...
+def get_alignment_requirement() -> tuple[int, int]: ...
 def topk(
     input: torch.Tensor,
     topk: int,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
-
 import torch
 
 from . import deep_select_cuda as _backend
 
 
-def get_stride_requirement() -> Tuple[int, int]:
+def get_stride_requirement() -> tuple[int, int]:
     """Bytes that rows of the input and of the outputs are aligned to."""
     return _backend.get_alignment_requirement()
 
@@ -24,18 +22,18 @@ def topk(
     input: torch.Tensor,
     topk: int,
     sorted: bool = False,
-    begin: Optional[torch.Tensor] = None,
-    end: Optional[torch.Tensor] = None,
+    begin: torch.Tensor | None = None,
+    end: torch.Tensor | None = None,
     indices_type: torch.dtype = torch.int64,
     sorted_index: bool = False,
-    hint: Optional[torch.Tensor] = None,
-    output_idx: Optional[torch.Tensor] = None,
-    output_idx_offset: Optional[torch.Tensor] = None,
+    hint: torch.Tensor | None = None,
+    output_idx: torch.Tensor | None = None,
+    output_idx_offset: torch.Tensor | None = None,
     idx_oob_fill_value: int = 2147483647,
     value_oob_fill_value: float = float("-inf"),
     return_value: bool = True,
     abort_when_nan_found: bool = True,
-) -> Tuple[Optional[torch.Tensor], torch.Tensor]:
+) -> tuple[torch.Tensor | None, torch.Tensor]:
     """The ``topk`` largest of each row of ``input`` (bf16 or fp32 [b, v]), smaller indices first among equal values.
 
     ``end``: int32 [b], exclusive right end of each row. ``output_idx``: [b, topk] of ``indices_type``, written when given.

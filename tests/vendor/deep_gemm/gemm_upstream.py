@@ -88,7 +88,9 @@ def loaded(root: Path, support: Path) -> Iterator[types.ModuleType]:
     kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] in (PACKAGE, *SUPPORT)}
     for name in kept:
         del sys.modules[name]
-    sys.modules[f"{PACKAGE}._C"] = _NativeModule(f"{PACKAGE}._C", importlib.import_module("overrides.vendor.deep_gemm._C"))
+    sys.modules[f"{PACKAGE}._C"] = _NativeModule(
+        f"{PACKAGE}._C", importlib.import_module("overrides.vendor.deep_gemm._C")
+    )
     sys.modules[f"{PACKAGE}._C"].__dict__["init"] = lambda folder: None
     for part in ("epilogue", "locality_domain"):
         name = f"{PACKAGE}._C.{part}"

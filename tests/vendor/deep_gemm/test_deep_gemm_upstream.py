@@ -13,6 +13,7 @@ The loops over large fixed sizes end after the cases that a host can run; the co
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -42,11 +43,8 @@ def run(module: ModuleType, name: str, arch: int, cases: int | None = None) -> i
         return result
 
     module.bench_kineto = count  # type: ignore[attr-defined]
-    with on_host(arch):
-        try:
-            getattr(module, name)()
-        except _Enough:
-            pass
+    with on_host(arch), contextlib.suppress(_Enough):
+        getattr(module, name)()
     return finished
 
 
@@ -101,15 +99,33 @@ def test_hyperconnection_cases(upstream: Upstream) -> None:
 
 PREFILL = {
     9: [("fp8", FP32, 64, 128, 32, dim, cp) for dim in (32, 128) for cp in (False, True)],
-    10: [(f, BF16, 64, 128, h, d, cp) for f, d, h in (("mxfp4", 64, 8), ("mxfp4", 128, 12), ("mxfp8", 32, 12), ("mxfp8", 128, 8)) for cp in (False, True)],
+    10: [
+        (f, BF16, 64, 128, h, d, cp)
+        for f, d, h in (("mxfp4", 64, 8), ("mxfp4", 128, 12), ("mxfp8", 32, 12), ("mxfp8", 128, 8))
+        for cp in (False, True)
+    ],
 }
 PAGED = {
     9: [("fp8", FP32, 64, 3, 2, 32, dim, 200) for dim in (32, 128)],
-    10: [("mxfp4", BF16, 64, 3, 6, 8, 64, 200), ("mxfp4", BF16, 128, 3, 6, 20, 128, 200), ("mxfp8", BF16, 32, 3, 6, 12, 32, 200), ("mxfp8", BF16, 64, 3, 6, 64, 128, 100)],
+    10: [
+        ("mxfp4", BF16, 64, 3, 6, 8, 64, 200),
+        ("mxfp4", BF16, 128, 3, 6, 20, 128, 200),
+        ("mxfp8", BF16, 32, 3, 6, 12, 32, 200),
+        ("mxfp8", BF16, 64, 3, 6, 64, 128, 100),
+    ],
 }
 SPARSE = [
-    *((f, False, *case, unaligned) for f in ("mxfp4", "mxfp8") for case in ((1, 1, 16, 4), (2, 0, 16, 4), (9, 150, 8, 16)) for unaligned in (False, True)),
-    *((f, True, *case, False) for f in ("mxfp4", "mxfp8") for case in ((1, 64, 16, 8), (3, 64, 16, 8), (5, 200, 8, 16))),
+    *(
+        (f, False, *case, unaligned)
+        for f in ("mxfp4", "mxfp8")
+        for case in ((1, 1, 16, 4), (2, 0, 16, 4), (9, 150, 8, 16))
+        for unaligned in (False, True)
+    ),
+    *(
+        (f, True, *case, False)
+        for f in ("mxfp4", "mxfp8")
+        for case in ((1, 64, 16, 8), (3, 64, 16, 8), (5, 200, 8, 16))
+    ),
 ]
 
 

