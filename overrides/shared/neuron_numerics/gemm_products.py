@@ -57,25 +57,44 @@ def _wide_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class RowGroups(NamedTuple):
-    """Which rows belong to which group.
+    """Which rows belong to which group, padding left out.
 
-    ``ends``: int32 [groups], row after each group's last one, padding included; groups follow each other. ``valid``: bool [m, 1],
-    False on padding.
+    ``ends``: int32 [groups], count of real rows up to and with each group. ``source``: int32 [m], the real rows in order, then
+    any. ``place``: int32 [m], where each real row is in ``source``. ``valid``: bool [m, 1], False on padding.
     """
 
     ends: torch.Tensor
+    source: torch.Tensor
+    place: torch.Tensor
     valid: torch.Tensor
+
+
+def _row_groups(aligned: torch.Tensor, valid: torch.Tensor) -> RowGroups:
+    """``aligned``: int32 [groups], row after each group's last one, padding included. ``valid``: bool [m]."""
+    rows = valid.shape[0]
+    count = valid.to(torch.int32).cumsum(0, dtype=torch.int32)
+    ends = count.index_select(0, (aligned - 1).clamp_min_(0)) * (aligned > 0)
+    place = torch.where(valid, count - 1, rows)
+    source = torch.zeros(rows + 1, dtype=torch.int32, device=valid.device)
+    # All padding rows go to the last one, which is dropped.
+    source[place] = torch.arange(rows, dtype=torch.int32, device=valid.device)
+    return RowGroups(ends, source[:rows], place.clamp_max_(rows - 1), valid.unsqueeze(1))
 
 
 def groups_of_psum(psum: torch.Tensor, alignment: int, rows: int) -> RowGroups:
     """Groups of the psum layout: ``psum`` int32 [groups] holds each group's aligned start plus its count of rows."""
-    ends = (psum + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment).clamp_max_(rows)
-    blocks = ceil_div(rows, alignment)
-    start = torch.arange(blocks, dtype=torch.int32, device=psum.device).mul_(alignment)
-    group = (ends <= start.unsqueeze(1)).sum(1, dtype=torch.int32).clamp_max_(psum.shape[0] - 1)
+    aligned = (psum + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment).clamp_max_(rows)
+    return _row_groups(aligned, psum_rows(psum, alignment, rows))
+
+
+def psum_rows(psum: torch.Tensor, alignment: int, rows: int) -> torch.Tensor:
+    """bool [rows], False on the padding of the psum layout."""
+    aligned = (psum + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment)
+    start = torch.arange(ceil_div(rows, alignment), dtype=torch.int32, device=psum.device).mul_(alignment)
+    group = (aligned <= start.unsqueeze(1)).sum(1, dtype=torch.int32).clamp_max_(psum.shape[0] - 1)
     left = psum.index_select(0, group) - start
     within = torch.arange(alignment, dtype=torch.int32, device=psum.device)
-    return RowGroups(ends, (within < left.unsqueeze(1)).flatten()[:rows].unsqueeze(1))
+    return (within < left.unsqueeze(1)).flatten()[:rows]
 
 
 def groups_of_rows(layout: torch.Tensor, alignment: int, groups: int) -> RowGroups:
@@ -86,8 +105,8 @@ def groups_of_rows(layout: torch.Tensor, alignment: int, groups: int) -> RowGrou
     first = layout[::alignment]
     first = torch.where(first < 0, groups, first)
     each = torch.arange(groups, dtype=torch.int32, device=layout.device)
-    ends = (first <= each.unsqueeze(1)).sum(1, dtype=torch.int32).mul_(alignment).clamp_max_(layout.shape[0])
-    return RowGroups(ends, (layout >= 0).unsqueeze(1))
+    aligned = (first <= each.unsqueeze(1)).sum(1, dtype=torch.int32).mul_(alignment).clamp_max_(layout.shape[0])
+    return _row_groups(aligned, layout >= 0)
 
 
 class GroupSlots(NamedTuple):
@@ -107,12 +126,12 @@ def occupied_groups(ends: torch.Tensor, slots: int) -> GroupSlots:
     return GroupSlots(group, ends.index_select(0, group))
 
 
-def take_groups(values: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-    """One-byte ``values`` [groups, n, k] of the groups ``group``, with the same axis contiguous."""
+def take_rows(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """One-byte ``values`` [rows, k] or [groups, n, k] at ``index`` of the first axis, with the same axis contiguous."""
     stored = values.view(torch.uint8)
-    if values.stride(-1) == 1:
-        return stored.index_select(0, group).view(values.dtype)
-    return stored.mT.index_select(0, group).mT.view(values.dtype)
+    if values.ndim == 2 or values.stride(-1) == 1:
+        return stored.index_select(0, index).view(values.dtype)
+    return stored.mT.index_select(0, index).mT.view(values.dtype)
 
 
 def _aligned_rows(x: torch.Tensor) -> torch.Tensor:
@@ -132,9 +151,9 @@ def grouped_product(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> tor
     return torch._grouped_mm(_aligned_rows(a), b.mT, ends)
 
 
-def write_rows(d: torch.Tensor, product: torch.Tensor, valid: torch.Tensor) -> None:
-    """``product`` [m, n] into ``d`` (any strides), zero on padding rows, which may hold anything in ``product``."""
-    d.copy_(product.masked_fill_(~valid, 0))
+def write_rows(d: torch.Tensor, product: torch.Tensor, rows: RowGroups) -> None:
+    """Rows of ``product`` [m, n], in the order of ``rows.source``, to their places in ``d`` (any strides); zeros on padding rows."""
+    d.copy_(product.index_select(0, rows.place).masked_fill_(~rows.valid, 0))
 
 
 def pieced_grouped_product(

@@ -32,7 +32,8 @@ from neuron_numerics.gemm_products import (
     groups_of_rows,
     occupied_groups,
     pieced_grouped_product,
-    take_groups,
+    psum_rows,
+    take_rows,
     write_k_grouped,
     write_product,
     write_rows,
@@ -163,8 +164,8 @@ def get_mn_major_tma_aligned_packed_ue8m0_tensor(
 def _without_gaps(sf: torch.Tensor, psum_layout: torch.Tensor | None) -> torch.Tensor:
     if psum_layout is None:
         return sf
-    valid = groups_of_psum(psum_layout, get_mk_alignment_for_contiguous_layout(), sf.shape[-2]).valid
-    return sf.masked_fill(~valid, 0)
+    valid = psum_rows(psum_layout, get_mk_alignment_for_contiguous_layout(), sf.shape[-2])
+    return sf.masked_fill(~valid.unsqueeze(1), 0)
 
 
 def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
@@ -458,23 +459,24 @@ def m_grouped_fp8_fp4_gemm_nt_contiguous(
         return
     gran_a, gran_b = _granularities(a[1], b[1], recipe, recipe_a, recipe_b)
     dtype = _operand_dtype(a[1], b[1], disable_ue8m0_cast)
+    left = dequantise(take_rows(a[0], rows.source), a[1].index_select(0, rows.source), gran_a, dtype)
     values, sf, ends = b[0], b[1], rows.ends
     slots = min(groups, ceil_div(m, get_mk_alignment_for_contiguous_layout()))
     if slots < groups:
         occupied = occupied_groups(ends, slots)
-        values, sf, ends = take_groups(values, occupied.group), sf.index_select(0, occupied.group), occupied.ends
+        values, sf, ends = take_rows(values, occupied.group), sf.index_select(0, occupied.group), occupied.ends
     if values.stride(-1) != 1 or sf.shape[-2] != n:
         # Rows cannot be cut where they are packed together or share scales.
-        product = grouped_product(dequantise(*a, gran_a, dtype), dequantise(values, sf, gran_b, dtype), ends)
+        product = grouped_product(left, dequantise(values, sf, gran_b, dtype), ends)
     else:
         product = pieced_grouped_product(
-            dequantise(*a, gran_a, dtype),
+            left,
             lambda start, stop: dequantise(values[:, start:stop], sf[:, start:stop], gran_b, dtype),
             n,
             slots * k,
             ends,
         )
-    write_rows(d, product, rows.valid)
+    write_rows(d, product, rows)
 
 
 def m_grouped_fp8_fp4_gemm_nn_contiguous(
@@ -557,7 +559,7 @@ def m_grouped_bf16_gemm_nt_contiguous(
     if 0 in (m, n, k):
         d.zero_()
         return
-    write_rows(d, grouped_product(a, b, rows.ends), rows.valid)
+    write_rows(d, grouped_product(a.index_select(0, rows.source), b, rows.ends), rows)
 
 
 def m_grouped_bf16_gemm_nn_contiguous(
