@@ -1,0 +1,182 @@
+"""Products ``d = alpha * a @ b.mT + c`` written in place: plain, batched, grouped by rows, grouped along K.
+
+Sums are fp32 and are rounded once to ``d``'s dtype. Where the result is wider than the operands, the operands are widened piece by
+piece, so that no copy of a whole weight is made. Everything has static shapes and reads nothing on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from neuron_numerics.gemm_scales import ceil_div
+
+# Elements of a widened or dequantised piece of a weight.
+PIECE = 2**25
+# Bytes that a row of a grouped operand must be a multiple of.
+GROUPED_ROW_BYTES = 16
+
+
+def write_product(
+    a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None, alpha: float | None = None
+) -> None:
+    """``d`` [..., m, n] (bf16 or fp32, any strides) of ``a`` [..., m, k] and ``b`` [..., n, k] (both bf16 or both fp32).
+
+    ``c``: as ``d``, added; it may be ``d`` itself.
+    """
+    if d.numel() == 0:
+        return
+    if a.shape[-1] == 0:
+        if c is None:
+            d.zero_()
+        else:
+            d.copy_(c)
+    elif a.dtype == d.dtype and alpha is None and (c is None or a.ndim == 2):
+        d.copy_(a @ b.mT if c is None else torch.addmm(c, a, b.mT))
+    else:
+        d.copy_(_finished(_wide_product(a, b), c, alpha))
+
+
+def _finished(total: torch.Tensor, c: torch.Tensor | None, alpha: float | None) -> torch.Tensor:
+    if alpha is not None:
+        total = total.mul_(alpha)
+    return total if c is None else total.add_(c)
+
+
+def _wide_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """fp32 ``a @ b.mT``, ``b`` widened some rows at a time."""
+    wide = a.to(torch.float32)
+    if b.dtype == torch.float32:
+        return wide @ b.mT
+    rows = b.shape[-2]
+    step = max(1, PIECE * rows // b.numel())
+    pieces = [wide @ b[..., start : start + step, :].to(torch.float32).mT for start in range(0, rows, step)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+
+
+class RowGroups(NamedTuple):
+    """Which rows belong to which group, padding left out.
+
+    ``ends``: int32 [groups], count of real rows up to and with each group. ``source``: int32 [m], the real rows in order, then
+    any. ``place``: int32 [m], where each real row is in ``source``. ``valid``: bool [m, 1], False on padding.
+    """
+
+    ends: torch.Tensor
+    source: torch.Tensor
+    place: torch.Tensor
+    valid: torch.Tensor
+
+
+def _row_groups(aligned: torch.Tensor, valid: torch.Tensor) -> RowGroups:
+    """``aligned``: int32 [groups], row after each group's last one, padding included. ``valid``: bool [m]."""
+    rows = valid.shape[0]
+    count = valid.to(torch.int32).cumsum(0, dtype=torch.int32)
+    ends = count.index_select(0, (aligned - 1).clamp_min_(0)) * (aligned > 0)
+    place = torch.where(valid, count - 1, rows)
+    source = torch.zeros(rows + 1, dtype=torch.int32, device=valid.device)
+    # All padding rows go to the last one, which is dropped.
+    source[place] = torch.arange(rows, dtype=torch.int32, device=valid.device)
+    return RowGroups(ends, source[:rows], place.clamp_max_(rows - 1), valid.unsqueeze(1))
+
+
+def groups_of_psum(psum: torch.Tensor, alignment: int, rows: int) -> RowGroups:
+    """Groups of the psum layout: ``psum`` int32 [groups] holds each group's aligned start plus its count of rows."""
+    aligned = (psum + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment).clamp_max_(rows)
+    return _row_groups(aligned, psum_rows(psum, alignment, rows))
+
+
+def psum_rows(psum: torch.Tensor, alignment: int, rows: int) -> torch.Tensor:
+    """bool [rows], False on the padding of the psum layout."""
+    aligned = (psum + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment)
+    start = torch.arange(ceil_div(rows, alignment), dtype=torch.int32, device=psum.device).mul_(alignment)
+    group = (aligned <= start.unsqueeze(1)).sum(1, dtype=torch.int32).clamp_max_(psum.shape[0] - 1)
+    left = psum.index_select(0, group) - start
+    within = torch.arange(alignment, dtype=torch.int32, device=psum.device)
+    return (within < left.unsqueeze(1)).flatten()[:rows]
+
+
+def groups_of_rows(layout: torch.Tensor, alignment: int, groups: int) -> RowGroups:
+    """Groups of the plain layout: ``layout`` int32 [m] holds each row's group, ascending, -1 on padding.
+
+    Every group starts at a multiple of ``alignment``.
+    """
+    first = layout[::alignment]
+    first = torch.where(first < 0, groups, first)
+    each = torch.arange(groups, dtype=torch.int32, device=layout.device)
+    aligned = (first <= each.unsqueeze(1)).sum(1, dtype=torch.int32).mul_(alignment).clamp_max_(layout.shape[0])
+    return _row_groups(aligned, layout >= 0)
+
+
+class GroupSlots(NamedTuple):
+    """The groups that have rows, gathered: ``group`` int32 [slots] (the last one again where slots are left), ``ends`` theirs."""
+
+    group: torch.Tensor
+    ends: torch.Tensor
+
+
+def occupied_groups(ends: torch.Tensor, slots: int) -> GroupSlots:
+    """The groups with rows, in order, in ``slots`` slots: at least as many as groups can have rows."""
+    last = ends.shape[0] - 1
+    start = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
+    count = (ends > start).to(torch.int32).cumsum(0, dtype=torch.int32)
+    slot = torch.arange(slots, dtype=torch.int32, device=ends.device)
+    group = (count <= slot.unsqueeze(1)).sum(1, dtype=torch.int32).clamp_max_(last)
+    return GroupSlots(group, ends.index_select(0, group))
+
+
+def take_rows(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """One-byte ``values`` [rows, k] or [groups, n, k] at ``index`` of the first axis, with the same axis contiguous."""
+    stored = values.view(torch.uint8)
+    if values.ndim == 2 or values.stride(-1) == 1:
+        return stored.index_select(0, index).view(values.dtype)
+    return stored.mT.index_select(0, index).mT.view(values.dtype)
+
+
+def _aligned_rows(x: torch.Tensor) -> torch.Tensor:
+    """``x`` with rows of whole 16-byte units along the last axis, zeros added."""
+    missing = -x.shape[-1] % (GROUPED_ROW_BYTES // x.itemsize)
+    if missing:
+        return torch.nn.functional.pad(x, (0, missing))
+    return x if x.stride(-1) == 1 and x.stride(0) * x.itemsize % GROUPED_ROW_BYTES == 0 else x.contiguous()
+
+
+def grouped_product(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """[m, n] of ``a`` [m, k] times ``b[g].mT`` [k, n] for the rows of each group; rows after the last group hold anything."""
+    if b.stride(-1) == 1 or b.shape[-1] * b.itemsize % GROUPED_ROW_BYTES:
+        return torch._grouped_mm(_aligned_rows(a), _aligned_rows(b).mT, ends)
+    if b.shape[-2] * b.itemsize % GROUPED_ROW_BYTES:
+        return torch._grouped_mm(_aligned_rows(a), b.contiguous().mT, ends)
+    return torch._grouped_mm(_aligned_rows(a), b.mT, ends)
+
+
+def write_rows(d: torch.Tensor, product: torch.Tensor, rows: RowGroups) -> None:
+    """Rows of ``product`` [m, n], in the order of ``rows.source``, to their places in ``d`` (any strides); zeros on padding rows."""
+    d.copy_(product.index_select(0, rows.place).masked_fill_(~rows.valid, 0))
+
+
+def pieced_grouped_product(
+    a: torch.Tensor, weight: Callable[[int, int], torch.Tensor], n: int, elements_per_row: int, ends: torch.Tensor
+) -> torch.Tensor:
+    """``grouped_product`` with ``weight(start, stop)``, the rows [start, stop) of every group's matrix, made piece by piece."""
+    step = max(1, 4 * PIECE // elements_per_row)
+    pieces = [grouped_product(a, weight(start, min(start + step, n)), ends) for start in range(0, n, step)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+
+
+def write_k_grouped(
+    a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None, ends: torch.Tensor
+) -> None:
+    """``d`` [groups, m, n] of ``a`` [sum_k, m] and ``b`` [sum_k, n]: group g sums over rows [ends[g - 1], ends[g])."""
+    if d.numel() == 0:
+        return
+    if a.shape[0] == 0:
+        write_product(a.mT, b.mT, d, c)
+        return
+    wide = d.dtype == torch.float32 or c is not None
+    left, right = (a.to(torch.float32), b.to(torch.float32)) if wide and a.dtype != torch.float32 else (a, b)
+    start = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
+    total = torch._grouped_mm(_aligned_rows(left).mT, _aligned_rows(right), ends)[:, : a.shape[1], : b.shape[1]]
+    total = total.masked_fill((ends == start).view(-1, 1, 1), 0)
+    d.copy_(total if c is None else total.add_(c))
