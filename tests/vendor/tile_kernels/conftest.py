@@ -1,0 +1,69 @@
+"""``tk``: the emitted tile_kernels. ``real``: the real distribution's, which packs scales as on Ascend while a test runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+_HERE = Path(__file__).resolve().parent
+for _path in (_HERE, _HERE.parents[1] / "kernels", _HERE.parents[2] / "overrides" / "shared"):
+    if str(_path) not in sys.path:
+        sys.path.insert(0, str(_path))
+
+from emitted_packages import Isolated, emitted  # noqa: E402
+
+_ASCEND_NODE = "/dev/davinci_manager"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(20261203)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def _drop_in() -> Isolated:
+    return Isolated(emitted(), ("tilelang.language", "tile_kernels"), shared=("tilelang", "neuron_numerics", "neuron_unavailable"))
+
+
+@pytest.fixture(scope="session")
+def _upstream() -> Any:
+    exists = os.path.exists
+    with patch("os.path.exists", lambda path: path == _ASCEND_NODE or exists(path)):
+        package: Any = importlib.import_module("tile_kernels")
+        package.config.is_ascend.cache_clear()
+        assert package.config.is_ascend()
+    return package
+
+
+@pytest.fixture
+def real(_upstream: Any) -> Iterator[Any]:
+    """The real package; it takes the machine for an Ascend one, and compiles nothing."""
+    exists = os.path.exists
+    with patch("os.path.exists", lambda path: path == _ASCEND_NODE or exists(path)):
+        _upstream.config.is_ascend.cache_clear()
+        assert _upstream.config.is_ascend()
+        with torch.compiler.set_stance("force_eager"):
+            yield _upstream
+    _upstream.config.is_ascend.cache_clear()
+
+
+@pytest.fixture
+def tk(_drop_in: Isolated) -> Iterator[Any]:
+    """The emitted package; while a test runs it is the one that imports find."""
+    with _drop_in:
+        package = _drop_in["tile_kernels"]
+        package.config.reset_runtime_config()
+        yield package
+        package.config.reset_runtime_config()
