@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -34,29 +33,29 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def _drop_in() -> Isolated:
-    return Isolated(emitted(), ("tilelang.language", "tile_kernels"), shared=("tilelang", "neuron_numerics", "neuron_unavailable"))
+    shared = ("tilelang", "neuron_numerics", "neuron_unavailable")
+    return Isolated((emitted(),), ("tile_kernels",), shared=shared)
 
 
 @pytest.fixture(scope="session")
-def _upstream() -> Any:
+def _upstream(source_root: Callable[[str], Path]) -> Isolated:
+    # The real package needs of TileLang no more than the emitted one has, which spares the compiler's own import.
     exists = os.path.exists
     with patch("os.path.exists", lambda path: path == _ASCEND_NODE or exists(path)):
-        package: Any = importlib.import_module("tile_kernels")
-        package.config.is_ascend.cache_clear()
-        assert package.config.is_ascend()
-    return package
+        shared = ("tilelang", "neuron_unavailable")
+        return Isolated((source_root("tile_kernels"), emitted()), ("tile_kernels",), shared=shared, walk=False)
 
 
 @pytest.fixture
-def real(_upstream: Any) -> Iterator[Any]:
+def real(_upstream: Isolated) -> Iterator[Any]:
     """The real package; it takes the machine for an Ascend one, and compiles nothing."""
-    exists = os.path.exists
+    exists, package = os.path.exists, _upstream["tile_kernels"]
     with patch("os.path.exists", lambda path: path == _ASCEND_NODE or exists(path)):
-        _upstream.config.is_ascend.cache_clear()
-        assert _upstream.config.is_ascend()
+        package.config.is_ascend.cache_clear()
+        assert package.config.is_ascend()
         with torch.compiler.set_stance("force_eager"):
-            yield _upstream
-    _upstream.config.is_ascend.cache_clear()
+            yield package
+    package.config.is_ascend.cache_clear()
 
 
 @pytest.fixture

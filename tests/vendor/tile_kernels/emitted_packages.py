@@ -1,8 +1,8 @@
 """The vendor packages as porter emits them, in a folder of their own, and beside them the real ones of the same names.
 
 - ``emitted(packages)``: renders the named packages from ``porter.lock`` and ``overrides/`` into a temporary folder.
-- ``Isolated(folder, packages)``: imports packages from that folder only; while it is entered, ``sys.modules`` holds them and
-  none of the same names from elsewhere.
+- ``Isolated(folders, packages)``: imports packages from those folders, the first that has one; while it is entered,
+  ``sys.modules`` holds them and none of the same names from elsewhere.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def emitted(packages: tuple[str, ...] = ("tile_kernels", "tilelang")) -> Path:
 
 
 class Isolated:
-    """Packages imported from ``folder``, in ``sys.modules`` only while this is entered."""
+    """Packages imported from ``folders``, in ``sys.modules`` only while this is entered."""
 
-    def __init__(self, folder: Path, packages: tuple[str, ...], *, shared: tuple[str, ...] = ()) -> None:
-        self.folder, self.packages, self.shared = folder, (*packages, *shared), shared
+    def __init__(self, folders: tuple[Path, ...], packages: tuple[str, ...], *, shared: tuple[str, ...] = (), walk: bool = True) -> None:
+        self.folders, self.packages = folders, (*(name.partition(".")[0] for name in packages), *shared)
         self.modules: dict[str, ModuleType] = {}
         self._others: dict[str, ModuleType] = {}
         with self:
             for name in packages:
                 found = importlib.import_module(name)
-                for _, inner, _ in pkgutil.walk_packages(found.__path__, name + "."):
+                for _, inner, _ in pkgutil.walk_packages(found.__path__, name + ".") if walk else ():
                     importlib.import_module(inner)
 
     def __getitem__(self, name: str) -> Any:
@@ -78,16 +78,17 @@ class Isolated:
         for name in self._others:
             del sys.modules[name]
         sys.modules.update(self.modules)
-        sys.path.insert(0, str(self.folder))
+        sys.path[:0] = [str(folder) for folder in self.folders]
         importlib.invalidate_caches()
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.path.remove(str(self.folder))
+        for folder in self.folders:
+            sys.path.remove(str(folder))
         self.modules = self._owned()
         for name in self.modules:
             del sys.modules[name]
         sys.modules.update(self._others)
         for name, module in self.modules.items():
             origin = getattr(module, "__file__", None)
-            assert origin is None or Path(origin).is_relative_to(self.folder), f"{name} came from {origin}"
+            assert origin is None or any(Path(origin).is_relative_to(folder) for folder in self.folders), f"{name} came from {origin}"

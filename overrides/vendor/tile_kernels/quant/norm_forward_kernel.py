@@ -56,27 +56,29 @@ def norm_forward_and_per_token_cast(
 
     Returns the pair of e4m3 values [.., tokens, hidden] and scales [.., tokens, groups] (options as in ``per_token_cast``, each
     matrix of a batch laid out by itself), the unquantised result as bf16 when ``with_out_bf16`` (else None), and the last two of
-    ``norm_forward``. ``out`` (row-major scales), ``out_bf16``, ``residual_out``: buffers to write. ``mega_moe_sf`` and
+    ``norm_forward``. ``out`` (either may be None,
+    the scales row-major), ``out_bf16``, ``residual_out``: buffers to write. ``mega_moe_sf`` and
     ``mega_moe_block_m`` belong to another device and are left alone, as on Ascend.
     """
     assert (fmt, num_per_channels) == ("e4m3", _GROUP), f"expected e4m3 in groups of {_GROUP}, got {fmt} in {num_per_channels}"
     assert x.shape[-1] % _GROUP == 0, f"expected rows of a multiple of {_GROUP} values, got {x.shape[-1]}"
     assert not use_packed_ue8m0 or round_sf, "packed scales are powers of two: round_sf"
     assert with_out_bf16 or out_bf16 is None, "out_bf16 needs with_out_bf16"
-    assert out is None or not use_tma_aligned_col_major_sf, "a given scale buffer is row-major"
+    out_x, out_sf = (None, None) if out is None else out
+    assert out_sf is None or not use_tma_aligned_col_major_sf, "a given scale buffer is row-major"
     normed, rstd, total = _norm(x, weight, eps, residual, out_scale, residual_out)
     form = quant_format(fmt, "ue8m0" if use_packed_ue8m0 else "fp32", round_sf, get_amax_clamp_for_quant(fmt, False))
     values, scales = _cast(normed, form)
-    if out is None:
+    if out_sf is not None:
+        scales = out_sf.copy_(scales)
+    elif use_tma_aligned_col_major_sf:
         # Transposing a contiguous copy gives each matrix of the batch its own column-major scales.
-        out = values, (scales.mT.clone(memory_format=torch.contiguous_format).mT if use_tma_aligned_col_major_sf else scales)
-    else:
-        out[0].copy_(values)
-        out[1].copy_(scales)
+        scales = scales.mT.clone(memory_format=torch.contiguous_format).mT
+    quantised = (values if out_x is None else out_x.copy_(values)), scales
     wide = None
     if with_out_bf16:
         wide = normed.to(torch.bfloat16) if out_bf16 is None else out_bf16.copy_(normed)
-    return out, wide, (rstd if with_rstd else None), total
+    return quantised, wide, (rstd if with_rstd else None), total
 
 
 def _norm(
