@@ -40,9 +40,9 @@ def is_ascend() -> bool:
 
 @functools.lru_cache(maxsize=1)
 def get_device() -> str:
-    """Type of the accelerator that torch found, or of host memory when it found none."""
+    """Type of the accelerator that torch found, or of torch's default device when it found none."""
     found = torch.accelerator.current_accelerator(check_available=True)
-    return torch.empty(0).device.type if found is None else found.type
+    return torch.get_default_device().type if found is None else found.type
 
 
 @functools.lru_cache(maxsize=None)
