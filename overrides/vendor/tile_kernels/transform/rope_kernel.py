@@ -44,10 +44,10 @@ def apply_rotary(
 
 def _rotated(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, interleaved: bool) -> torch.Tensor:
     """``x`` [.., heads, width] rotated, in fp32; ``cosine`` and ``sine`` [.., 1, width / 2]."""
-    wide = x.to(torch.float32)
     if interleaved:
-        first, second = wide.unflatten(-1, (-1, 2)).unbind(-1)
+        # One pass makes fp32 neighbours; strided bf16 operands would be widened in each product.
+        first, second = x.unflatten(-1, (-1, 2)).to(torch.float32).unbind(-1)
     else:
-        first, second = wide.chunk(2, -1)
-    turned = (first * cosine - second * sine, first * sine + second * cosine)
+        first, second = x.chunk(2, -1)
+    turned = (first * cosine).sub_(second * sine), (first * sine).add_(second * cosine)
     return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)

@@ -144,7 +144,7 @@ def _name_of(value: Any) -> builtins.str:
         name = builtins.str(value).removeprefix("torch.")
         if name in _TORCH_NAMES or name in _FROM_TORCH:
             return _FROM_TORCH.get(name, name)
-    elif value in (builtins.bool, builtins.int, builtins.float):
+    elif isinstance(value, type) and value in (builtins.bool, builtins.int, builtins.float):
         return _CANONICAL.get(value.__name__, value.__name__)
     elif type(value).__module__.partition(".")[0] == "numpy" or getattr(value, "__module__", "") == "numpy":
         # NumPy's own types and dtypes say their names.

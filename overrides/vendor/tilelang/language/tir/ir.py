@@ -24,6 +24,8 @@ _FLOATS = {
     "float4_e2m1fn": 6.0,
     "custom[float4_e2m1_unpacked]8": 6.0,
 }
+# Formats without a negative zero, and the one without a sign, have 0 as their least number in TVM.
+_FROM_ZERO = ("float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 _INT, _UINT = 0, 1
 
 
@@ -49,7 +51,7 @@ def min_value(dtype: Any, span: Any = None) -> float | int:
     """
     scalar = _dtype(dtype)
     if scalar in _FLOATS:
-        return -_FLOATS[scalar]
+        return 0.0 if scalar in _FROM_ZERO else -_FLOATS[scalar]
     if scalar.type_code not in (_INT, _UINT):
         raise ValueError(f"{scalar} has no least number")
     return -(1 << (scalar.bits - 1)) if scalar.type_code == _INT else 0
