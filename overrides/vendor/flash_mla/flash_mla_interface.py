@@ -1,0 +1,165 @@
+"""Sparse attention over chosen keys, after ``flash_mla.flash_mla_interface``.
+
+Each query gathers the rows that it names and nothing else. Sums are in fp32. There is no split over the keys, so the
+result of a query does not depend on its batch, with or without ``enable_batch_invariant``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Tuple
+
+import torch
+
+from neuron_numerics.kvcache import FP8_ROW_BYTES, cache_rows, element_rows
+from neuron_numerics.kvcache_attention import attend
+
+_HEAD_DIM = 512
+
+
+@dataclass
+class FlashMLASchedMeta:
+    """What the calls that share it must agree on, set by the first of them.
+
+    ``tile_scheduler_metadata`` and ``num_splits`` stay None: nothing is scheduled here, as on Ascend.
+    """
+
+    @dataclass
+    class Config:
+        """Shapes and flags of the first call."""
+
+        b: int
+        s_q: int
+        h_q: int
+        page_block_size: int
+        h_k: int
+
+        causal: bool
+        is_fp8_kvcache: bool
+        topk: Optional[int]
+
+        extra_page_block_size: Optional[int]
+        extra_topk: Optional[int]
+
+        enable_batch_invariant: bool
+
+    have_initialized: bool = False
+    config: Optional[Config] = None
+    tile_scheduler_metadata: Optional[torch.Tensor] = None
+    num_splits: Optional[torch.Tensor] = None
+
+
+def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[FlashMLASchedMeta, None]:
+    """An empty metadata object for ``flash_mla_with_kvcache``, and None. All arguments are ignored."""
+    return FlashMLASchedMeta(), None
+
+
+def flash_mla_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_table: Optional[torch.Tensor],
+    cache_seqlens: Optional[torch.Tensor],
+    head_dim_v: int,
+    tile_scheduler_metadata: FlashMLASchedMeta,
+    num_splits: None = None,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    is_fp8_kvcache: bool = True,
+    indices: Optional[torch.Tensor] = None,
+    attn_sink: Optional[torch.Tensor] = None,
+    extra_k_cache: Optional[torch.Tensor] = None,
+    extra_indices_in_kvcache: Optional[torch.Tensor] = None,
+    topk_length: Optional[torch.Tensor] = None,
+    extra_topk_length: Optional[torch.Tensor] = None,
+    enable_batch_invariant: bool = False,
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Attention of decoded tokens over chosen tokens of one or two paged, quantised caches.
+
+    ``q``: bf16 (or fp32) [b, s_q, h, 512]. ``k_cache``: [blocks, block_size, 1, 528] bytes; ``extra_k_cache`` likewise, or with
+    288 bytes a token; see ``neuron_numerics.kvcache`` for the formats. ``indices``, ``extra_indices_in_kvcache``: int32
+    [b, s_q, topk], block * block_size + offset; -1, or anything outside of the cache, does not count. ``topk_length``,
+    ``extra_topk_length``: int32 [b], only so many leading indices count. ``attn_sink``: fp32 [h], scales ``out`` alone.
+    ``softmax_scale`` is ``512 ** -0.5`` by default. ``block_table`` and ``cache_seqlens`` are ignored.
+
+    Returns ``out``, like ``q``, and the natural log-sum-exp of the logits, fp32 [b, h, s_q] (the transposed view of
+    [b, s_q, h]): zeros and +inf for a query without a token.
+
+    Raises:
+        AssertionError: no indices, a causal mask, a cache that is not quantised, or arguments that disagree with the calls that
+            used ``tile_scheduler_metadata`` before.
+    """
+    assert isinstance(tile_scheduler_metadata, FlashMLASchedMeta), f"{type(tile_scheduler_metadata)=}"
+    assert num_splits is None, "num_splits is not for callers to give"
+    assert indices is not None, "only sparse attention is supported: give indices"
+    assert not causal, "a causal mask is not supported"
+    assert is_fp8_kvcache, "only a quantised cache is supported"
+    batch, s_q, heads, d = q.shape
+    assert d == _HEAD_DIM and head_dim_v == _HEAD_DIM, f"expected heads of {_HEAD_DIM}, got {d} and {head_dim_v}"
+    assert k_cache.shape[3] == FP8_ROW_BYTES, f"expected {FP8_ROW_BYTES} bytes a token in k_cache, got {k_cache.shape[3]}"
+    assert (extra_k_cache is None) == (extra_indices_in_kvcache is None), "an extra cache and its indices come together"
+    assert extra_k_cache is not None or extra_topk_length is None, "extra_topk_length without an extra cache"
+    _agree(
+        tile_scheduler_metadata,
+        FlashMLASchedMeta.Config(
+            b=batch,
+            s_q=s_q,
+            h_q=heads,
+            page_block_size=k_cache.shape[1],
+            h_k=k_cache.shape[2],
+            causal=causal,
+            is_fp8_kvcache=is_fp8_kvcache,
+            topk=indices.shape[-1],
+            extra_page_block_size=None if extra_k_cache is None else extra_k_cache.shape[1],
+            extra_topk=None if extra_indices_in_kvcache is None else extra_indices_in_kvcache.shape[-1],
+            enable_batch_invariant=enable_batch_invariant,
+        ),
+    )
+    sources = [cache_rows(k_cache, *_per_query(indices, topk_length, batch, s_q))]
+    if extra_k_cache is not None and extra_indices_in_kvcache is not None:
+        sources.append(cache_rows(extra_k_cache, *_per_query(extra_indices_in_kvcache, extra_topk_length, batch, s_q)))
+    scale = d**-0.5 if softmax_scale is None else softmax_scale
+    out, _, lse = attend(q.reshape(batch * s_q, heads, d), sources, scale, head_dim_v, attn_sink)
+    return out.view(batch, s_q, heads, head_dim_v), lse.view(batch, s_q, heads).transpose(1, 2)
+
+
+def flash_mla_sparse_fwd(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sm_scale: float,
+    d_v: int = 512,
+    attn_sink: Optional[torch.Tensor] = None,
+    topk_length: Optional[torch.Tensor] = None,
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Attention of prompt tokens over chosen rows of ``kv``.
+
+    ``q``: bf16 (or fp32) [s_q, h, d]. ``kv``: [s_kv, 1, d], of ``q``'s dtype. ``indices``: int32 [s_q, 1, topk]; what is
+    negative or not less than s_kv does not count. ``topk_length``: int32 [s_q], only so many leading indices count.
+    ``attn_sink``: fp32 [h], scales ``out`` alone.
+
+    Returns ``out`` [s_q, h, d_v] of ``q``'s dtype, the largest logits and their natural log-sum-exp, fp32 [s_q, h]: zeros, -inf
+    and +inf for a query without a row.
+    """
+    assert q.ndim == kv.ndim == indices.ndim == 3, f"{q.shape=} {kv.shape=} {indices.shape=}"
+    assert kv.shape[1] == indices.shape[1] == 1, f"expected one key head, got {kv.shape=} {indices.shape=}"
+    assert kv.shape[2] == q.shape[2] and d_v <= q.shape[2], f"{q.shape=} {kv.shape=} {d_v=}"
+    assert indices.dtype == torch.int32, f"{indices.dtype=}"
+    rows = element_rows(kv.squeeze(1), indices.squeeze(1), topk_length)
+    return attend(q, (rows,), sm_scale, d_v, attn_sink)
+
+
+def _agree(meta: FlashMLASchedMeta, config: FlashMLASchedMeta.Config) -> None:
+    if not meta.have_initialized:
+        meta.have_initialized, meta.config = True, config
+        return
+    assert meta.config == config, f"the metadata was made for {meta.config}, this call is {config}: take a new one"
+
+
+def _per_query(
+    indices: torch.Tensor, length: Optional[torch.Tensor], batch: int, s_q: int
+) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+    assert indices.dtype == torch.int32 and indices.shape[:2] == (batch, s_q), f"{indices.dtype=} {indices.shape=}"
+    if length is not None:
+        assert length.dtype == torch.int32 and length.shape == (batch,), f"{length.dtype=} {length.shape=}"
+        length = length.unsqueeze(1).expand(batch, s_q).reshape(-1)
+    return indices.reshape(batch * s_q, -1), length
