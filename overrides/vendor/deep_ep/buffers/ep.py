@@ -1,0 +1,701 @@
+"""Expert parallelism: tokens to the ranks of their experts and back, after ``deep_ep.buffers.ep``.
+
+Every pair of ranks has the same number of slots, so that one equal-split exchange serves gloo and the device alike:
+
+- without a CPU sync the slots are ``num_max_tokens_per_rank``, slot t holds token t, and all shapes are fixed;
+- with one, ranks agree on the largest number of tokens between any two, and slots hold only the tokens that are sent.
+
+Received tokens are ordered by source rank and token, in each expert's part of the expanded layout too: a run repeats bit for bit.
+One rank exchanges nothing, and needs no process group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+from .._C import EventHandle, get_num_allocation_alignment, get_num_rdma_alignment, get_num_tma_alignment
+from ..comm.barrier import barrier
+from ..comm.handle import get_logical_domain_size, get_physical_domain_size
+from ..utils.event import EventOverlap
+from ..utils.math import align, ceil_div
+from ..utils.semantic import value_or
+from .base import BufferBase, _Runtime
+
+# Bytes of a scale pack in upstream's size formula, and those that a column of received scales is padded to.
+_SF_PACK_BYTES = 4
+_SF_COLUMN_BYTES = 16
+_MIN_SMS = 4
+
+
+@dataclass(frozen=True)
+class _Route:
+    """Where tokens go and where they come back from. T tokens here, K choices a token, P = ranks * slots.
+
+    ``outgoing``: int32 [P], the token sent in each slot; None where slot t of every rank is token t.
+    ``returned``: int32 [T, K], the slot that a choice's token went to; ``last``: bool [T, K], the last choice on its rank;
+    ``live``: bool [T, K], a choice at all.
+    ``received``: int32 [n], the slot of each received token; ``position``: int32 [P], the inverse, 0 for an empty slot.
+    ``experts``: int32 [P, K], the local expert of each choice in a slot, -1 for none.
+    Expanded only: ``rows``: int32 [P, K], the expanded row of each choice, -1 for none; ``filled``: int32 [m], the inverse, as
+    slot * K + choice, 0 for padding; ``padding``: bool [m].
+    """
+
+    slots: int
+    outgoing: Optional[torch.Tensor]
+    returned: torch.Tensor
+    last: torch.Tensor
+    live: torch.Tensor
+    received: torch.Tensor
+    position: torch.Tensor
+    experts: torch.Tensor
+    rows: Optional[torch.Tensor]
+    filled: Optional[torch.Tensor]
+    padding: Optional[torch.Tensor]
+
+
+class _Outgoing(NamedTuple):
+    """The sender's part of a route."""
+
+    slots: int
+    tokens: Optional[torch.Tensor]
+    used: Optional[torch.Tensor]
+    returned: torch.Tensor
+    last: torch.Tensor
+    live: torch.Tensor
+    buffer_slot: torch.Tensor
+
+
+class _Arrived(NamedTuple):
+    """The receiver's part of a route, before any size is fixed."""
+
+    experts: torch.Tensor
+    live: torch.Tensor
+    position: torch.Tensor
+    tokens_up_to_rank: torch.Tensor
+    count: torch.Tensor
+    ordinal: torch.Tensor
+
+
+class EPHandle:
+    """How a dispatch laid out its tokens: for ``combine``, and for a dispatch of other data the same way.
+
+    Attributes:
+        do_expand, num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: as given to the dispatch.
+        topk_idx: [tokens, topk], as given; must stay as it is while the handle is used.
+        psum_num_recv_tokens_per_scaleup_rank: int32 [ranks], tokens received from the ranks up to each.
+        psum_num_recv_tokens_per_expert: int32 [local experts]. Counts are rounded up to ``expert_alignment``; their sums up to and
+            with each expert, or, expanded, the sums before it plus its own true count.
+        num_unaligned_recv_tokens_per_expert: int32 [local experts], the true counts.
+        num_recv_tokens_per_expert_list: the rounded counts, empty without a CPU sync.
+        recv_src_metadata: int32 [received, 2 + topk]: source rank * num_max_tokens_per_rank + token; source rank * topk + last
+            choice here; the choices' expanded rows, -1 for none (expanded only).
+        dst_buffer_slot_idx: int32 [tokens, topk], rank * num_max_tokens_per_rank + slot at the last choice on each rank, else -1.
+        num_recv_tokens, num_expanded_tokens: rows of the two layouts, upper bounds without a CPU sync.
+        token_metadata_at_forward, channel_linked_list: None, they belong to two-level communication.
+    """
+
+    def __init__(
+        self,
+        do_expand: bool,
+        num_experts: int,
+        expert_alignment: int,
+        num_max_tokens_per_rank: int,
+        num_sms: int,
+        topk_idx: torch.Tensor,
+        num_recv_tokens: int,
+        num_expanded_tokens: int,
+        num_recv_tokens_per_expert_list: list,
+        psum_num_recv_tokens_per_scaleup_rank: torch.Tensor,
+        psum_num_recv_tokens_per_expert: torch.Tensor,
+        num_unaligned_recv_tokens_per_expert: torch.Tensor,
+        recv_src_metadata: torch.Tensor,
+        dst_buffer_slot_idx: torch.Tensor,
+        token_metadata_at_forward: Optional[torch.Tensor],
+        channel_linked_list: Optional[torch.Tensor],
+    ):
+        assert topk_idx is not None, "a handle needs its topk_idx"
+        self.do_expand = do_expand
+        self.num_experts = num_experts
+        self.expert_alignment = expert_alignment
+        self.num_max_tokens_per_rank = num_max_tokens_per_rank
+        self.num_sms = num_sms
+        self.num_recv_tokens = num_recv_tokens
+        self.num_expanded_tokens = num_expanded_tokens
+        self.num_recv_tokens_per_expert_list = num_recv_tokens_per_expert_list
+        self.psum_num_recv_tokens_per_scaleup_rank = psum_num_recv_tokens_per_scaleup_rank
+        self.psum_num_recv_tokens_per_expert = psum_num_recv_tokens_per_expert
+        self.num_unaligned_recv_tokens_per_expert = num_unaligned_recv_tokens_per_expert
+        self.recv_src_metadata = recv_src_metadata
+        self.dst_buffer_slot_idx = dst_buffer_slot_idx
+        self.token_metadata_at_forward = token_metadata_at_forward
+        self.channel_linked_list = channel_linked_list
+        self.cached_recv_src_metadata_before_sort: Optional[torch.Tensor] = None
+        self._topk_idx = topk_idx
+        self._version = _version(topk_idx)
+        self._route: Optional[_Route] = None
+
+    @property
+    def topk_idx(self) -> torch.Tensor:
+        """The choices of the dispatch.
+
+        Raises:
+            AssertionError: they were written to since.
+        """
+        assert self._version is None or _version(self._topk_idx) == self._version, "topk_idx was written to while its handle is used"
+        return self._topk_idx
+
+    def deterministic_sort(
+        self,
+        do_cpu_sync: bool,
+        is_cached_dispatch: bool,
+        recv_x: torch.Tensor,
+        recv_sf: Optional[torch.Tensor],
+        recv_topk_idx: torch.Tensor,
+        recv_topk_weights: torch.Tensor,
+        channel_linked_list: Optional[torch.Tensor],
+    ) -> None:
+        """Nothing to do: what a dispatch receives is in source order already."""
+        self.cached_recv_src_metadata_before_sort = self.recv_src_metadata
+
+
+class EPBuffer(BufferBase):
+    """Dispatch and combine over ``group``; None, or a group of one, exchanges nothing.
+
+    Attributes:
+        group, rank_idx, num_ranks: the ranks, and this one among them.
+        num_bytes: what upstream would allocate for the given sizes; nothing is allocated here.
+        num_max_tokens_per_rank: the default of ``dispatch``.
+        allow_multiple_reduction: sum an expanded token's rows on their rank, round, and sum the ranks' sums; else send all rows
+            and sum them once.
+        num_scaleout_ranks, num_scaleup_ranks, scaleout_rank_idx, scaleup_rank_idx, num_rdma_ranks, num_nvlink_ranks: see
+            ``deep_ep.comm``.
+        deterministic, allow_hybrid_mode, prefer_overlap_with_compute, num_allocated_qps, num_lb_bytes: as given.
+    """
+
+    barrier = barrier
+    get_physical_domain_size = get_physical_domain_size
+    get_logical_domain_size = get_logical_domain_size
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        num_bytes: Optional[int] = None,
+        num_max_tokens_per_rank: int = 0,
+        hidden: int = 0,
+        num_topk: int = 0,
+        use_fp8_dispatch: bool = False,
+        lb_allocation_plan_or_num_bytes: Any = 0,
+        deterministic: bool = False,
+        allow_hybrid_mode: bool = True,
+        allow_multiple_reduction: bool = True,
+        prefer_overlap_with_compute: bool = True,
+        sl_idx: Optional[int] = None,
+        num_allocated_qps: int = 0,
+        num_cpu_timeout_secs: int = 300,
+        num_gpu_timeout_secs: int = 100,
+        explicitly_destroy: bool = False,
+    ):
+        if lb_allocation_plan_or_num_bytes != 0:
+            raise NotImplementedError("EPBuffer, lb_allocation_plan_or_num_bytes: not supported on Neuron (basic mode)")
+        super().__init__(explicitly_destroy)
+        self._join(group)
+        self.allow_hybrid_mode = allow_hybrid_mode
+        self.allow_multiple_reduction = allow_multiple_reduction
+        self.prefer_overlap_with_compute = prefer_overlap_with_compute
+        self.deterministic = deterministic
+        self.num_max_tokens_per_rank = num_max_tokens_per_rank
+        self.num_lb_bytes = 0
+        self.num_allocated_qps = num_allocated_qps or (129 if allow_hybrid_mode else 17)
+        if num_bytes is None:
+            num_bytes = self.get_buffer_size_hint(
+                group, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch, allow_hybrid_mode, allow_multiple_reduction
+            )
+        assert num_bytes > 0 and num_bytes % get_num_allocation_alignment() == 0, f"{num_bytes=}"
+        self.num_bytes = num_bytes
+        self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
+        self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
+        self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
+        self.runtime = _Runtime(self.rank_idx, self.num_ranks, num_bytes)
+
+    def destroy(self) -> None:
+        """Release the buffer; see ``BufferBase.destroy``."""
+        super().destroy()
+
+    @staticmethod
+    def get_buffer_size_hint(
+        group: dist.ProcessGroup,
+        num_max_tokens_per_rank: int,
+        hidden: int,
+        num_topk: int = 0,
+        use_fp8_dispatch: bool = False,
+        allow_hybrid_mode: bool = True,
+        allow_multiple_reduction: bool = True,
+    ) -> int:
+        """Bytes that upstream's one-level buffer takes for these sizes, a multiple of the allocation alignment.
+
+        ``num_topk`` of 0 stands for the most that upstream takes, 32.
+        """
+        assert num_max_tokens_per_rank > 0 and hidden > 0, f"{num_max_tokens_per_rank=} {hidden=}"
+        _, ranks = get_logical_domain_size(group, allow_hybrid_mode)
+        sends_apart = get_physical_domain_size(group)[1] != ranks
+        choices = num_topk or 32
+        sf_bytes = ceil_div(hidden, 32) * _SF_PACK_BYTES if use_fp8_dispatch else 0
+        dispatched = _token_bytes(hidden * (1 if use_fp8_dispatch else 2), sf_bytes, choices, with_source=True)
+        combined = _token_bytes(hidden * 2, 0, choices, with_source=False)
+        dispatch_bytes = dispatched * num_max_tokens_per_rank * (ranks + sends_apart)
+        copies = min(ranks, choices) if allow_multiple_reduction else choices
+        sent = ranks * (1 if allow_multiple_reduction else choices) if sends_apart else 0
+        combine_bytes = combined * num_max_tokens_per_rank * (copies + sent)
+        return align(max(dispatch_bytes, combine_bytes), get_num_allocation_alignment())
+
+    @staticmethod
+    def capture() -> EventHandle:
+        """An event for all work so far."""
+        return EventHandle()
+
+    def get_theoretical_num_sms(
+        self,
+        num_experts: int,
+        num_topk: int,
+        num_scaleout_topk: int = 0,
+        rdma_gbs: float = 0,
+        nvlink_gbs: float = 0,
+        sm_read_gbs: float = 0,
+        sm_write_gbs: float = 0,
+    ) -> int:
+        """The least that callers may set aside, 4: collectives take no compute cores here, and the count changes nothing."""
+        assert num_scaleout_topk == 0, f"{num_scaleout_topk=}"
+        return _MIN_SMS
+
+    def get_theoretical_num_qps(self, num_sms: int) -> int:
+        """Queue pairs that upstream would use; they change nothing here."""
+        wanted = num_sms * 16 + 1 if self.allow_hybrid_mode else min(num_sms, 9)
+        return min(wanted, self.num_allocated_qps)
+
+    def dispatch(
+        self,
+        x: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]],
+        topk_idx: Optional[torch.Tensor] = None,
+        topk_weights: Optional[torch.Tensor] = None,
+        cumulative_local_expert_recv_stats: Optional[torch.Tensor] = None,
+        num_experts: Optional[int] = None,
+        num_max_tokens_per_rank: Optional[int] = None,
+        expert_alignment: Optional[int] = None,
+        num_sms: int = 0,
+        num_qps: int = 0,
+        previous_event: Optional[EventHandle] = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+        handle: Optional[EPHandle] = None,
+        do_handle_copy: bool = False,
+        do_cpu_sync: Optional[bool] = None,
+        do_expand: bool = False,
+        do_zero_padding: bool = False,
+        use_tma_aligned_col_major_sf: bool = False,
+        defer_epilogue: bool = False,
+    ) -> Any:
+        """Send each token once to every rank that holds one of its experts.
+
+        ``x``: [tokens, hidden], bf16 or any dtype of whole 4-byte words a row, or a pair of it and its scales [tokens, packs], any
+        strides. ``topk_idx``: [tokens, topk] integers, -1 for no choice, a token's choices distinct. ``topk_weights``: fp32 [tokens, topk].
+        ``cumulative_local_expert_recv_stats``: int32 [local experts], the true counts are added to it. ``handle``: repeat its
+        layout with other data; then without ``topk_idx`` and without a CPU sync.
+
+        Received rows are one a token, or, with ``do_expand``, one a local choice, grouped by expert with each group's start at a
+        multiple of ``expert_alignment``; ``do_zero_padding`` zeroes the rows between, which else hold any token. Without
+        ``do_cpu_sync`` there are as many rows as could ever arrive, the received ones first. ``use_tma_aligned_col_major_sf``: scales
+        are column-major, columns padded to 16 bytes, else row-major.
+
+        Returns ``recv_x`` like ``x``, ``recv_topk_idx`` (local experts, -1 for others; None if expanded), ``recv_topk_weights``
+        ([rows, topk], or [rows] if expanded; None without weights), the handle, and an EventOverlap; with ``defer_epilogue`` the
+        EventOverlap alone, whose wait returns the first four.
+        """
+        assert not do_handle_copy, "do_handle_copy is not supported"
+        assert not do_zero_padding or do_expand, "do_zero_padding needs do_expand"
+        _start(previous_event, async_with_compute_stream, allocate_on_comm_stream, defer_epilogue)
+        data, sf = x if isinstance(x, tuple) else (x, None)
+        tokens = data.shape[0]
+        columns = [_words(data)]
+        if sf is not None:
+            assert sf.shape[0] == tokens, f"{sf.shape=} {data.shape=}"
+            columns.append(_words(sf))
+        if topk_weights is not None:
+            assert topk_weights.dtype == torch.float32 and topk_weights.shape[0] == tokens, f"{topk_weights.dtype=} {topk_weights.shape=}"
+            columns.append(_words(topk_weights))
+        if handle is not None:
+            assert topk_idx is None and not do_cpu_sync, "a cached handle brings its topk_idx, and needs no CPU sync"
+            num_experts = value_or(num_experts, handle.num_experts)
+            expert_alignment = value_or(expert_alignment, handle.expert_alignment)
+            num_max_tokens_per_rank = value_or(num_max_tokens_per_rank, handle.num_max_tokens_per_rank)
+            known = (handle.num_experts, handle.expert_alignment, handle.num_max_tokens_per_rank)
+            assert (num_experts, expert_alignment, num_max_tokens_per_rank) == known, f"the handle is for {known}"
+            assert handle.do_expand or not do_expand, "the handle's dispatch was not expanded"
+            topk_idx, outgoing = handle.topk_idx, None
+        assert topk_idx is not None and num_experts is not None, "dispatch needs topk_idx and num_experts, or a handle"
+        assert topk_idx.shape[0] == tokens and num_experts % self.num_ranks == 0, f"{topk_idx.shape=} {num_experts=}"
+        limit = value_or(num_max_tokens_per_rank, self.num_max_tokens_per_rank)
+        alignment = value_or(expert_alignment, 1)
+        with_sync = value_or(do_cpu_sync, handle is None)
+        assert tokens <= limit, f"{tokens} tokens, at most {limit} a rank"
+        if handle is None:
+            choices = topk_idx.to(torch.int32)
+            outgoing = self._outgoing(choices, num_experts // self.num_ranks, limit, with_sync)
+            # Plus one, so that an empty slot's zeros are no choice.
+            columns.append(choices + 1)
+            slots, sent, used = outgoing.slots, outgoing.tokens, outgoing.used
+            if sent is not None:
+                columns.append(sent)
+        else:
+            assert handle._route is not None, "the handle comes from no dispatch"
+            slots, sent, used = handle._route.slots, handle._route.outgoing, None
+        arrive, event = self._send(columns, slots, sent, used, len(columns) - 2 if sent is not None else -1, async_with_compute_stream)
+        widths = [column.shape[1] for column in columns if column.ndim == 2]
+        sms = align(num_sms, 2) or _MIN_SMS
+
+        def finish() -> Tuple[Any, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle]:
+            parts = arrive(widths)
+            done = handle
+            if done is None:
+                assert outgoing is not None and topk_idx is not None and num_experts is not None
+                source = parts.pop().reshape(-1) if sent is not None else None
+                done = self._make_handle(
+                    outgoing, parts.pop() - 1, source, topk_idx, num_experts, alignment, limit, sms, with_sync, do_expand
+                )
+                if cumulative_local_expert_recv_stats is not None:
+                    cumulative_local_expert_recv_stats.add_(done.num_unaligned_recv_tokens_per_expert)
+            route = done._route
+            assert route is not None
+            choice_count = topk_idx.shape[1]
+            rows = route.filled // choice_count if do_expand and route.filled is not None else route.received
+            padding = route.padding if do_zero_padding else None
+            recv_x = _take(parts[0], rows, data, padding)
+            received: Any = recv_x
+            if sf is not None:
+                received = (recv_x, _scale_layout(_take(parts[1], rows, sf, padding), use_tma_aligned_col_major_sf))
+            recv_weights = None
+            if topk_weights is not None:
+                held = parts[-1].reshape(-1, 1) if do_expand else parts[-1]
+                recv_weights = _take(held, route.filled if do_expand and route.filled is not None else rows, topk_weights[:, :1], padding)
+                recv_weights = recv_weights.view(-1) if do_expand else recv_weights.view(-1, choice_count)
+            recv_topk = None if do_expand else route.experts.index_select(0, route.received).to(topk_idx.dtype)
+            return received, recv_topk, recv_weights, done
+
+        if defer_epilogue:
+            overlap = EventOverlap(event)
+            overlap.register_hook_after_wait(finish)
+            return overlap
+        event.current_stream_wait()
+        return *finish(), EventOverlap(event if async_with_compute_stream else None)
+
+    def combine(
+        self,
+        x: torch.Tensor,
+        handle: EPHandle,
+        topk_weights: Optional[torch.Tensor] = None,
+        bias: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor], None] = None,
+        num_sms: int = 0,
+        num_qps: int = 0,
+        previous_event: Optional[EventHandle] = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+        defer_epilogue: bool = False,
+    ) -> Any:
+        """Sum what the experts made of each token, on the rank that the token came from.
+
+        ``x``: bf16 [rows, hidden], rows as the handle's dispatch laid them out; only received rows count. ``topk_weights``: fp32,
+        [rows, topk], or [rows] if expanded (with ``allow_multiple_reduction`` only), brought back unsummed. ``bias``: one or two bf16
+        [tokens, hidden], summed first. Sums are in fp32, in the order of a token's choices, those of one rank at the last of them.
+
+        Returns bf16 [tokens, hidden], fp32 [tokens, topk] or None, and an EventOverlap; with ``defer_epilogue`` the EventOverlap
+        alone, whose wait returns the first two.
+        """
+        _start(previous_event, async_with_compute_stream, allocate_on_comm_stream, defer_epilogue)
+        route, choices = handle._route, handle.topk_idx.shape[1]
+        assert route is not None, "the handle comes from no dispatch"
+        assert x.ndim == 2 and x.dtype == torch.bfloat16, f"{x.dtype=} {x.shape=}"
+        apart = handle.do_expand and not self.allow_multiple_reduction
+        assert not apart or topk_weights is None, "weights come back with allow_multiple_reduction only"
+        bias_parts = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
+        weights = None
+        if not handle.do_expand:
+            part = _rows_or_zeros(x, route.position)
+            if topk_weights is not None:
+                weights = _rows_or_zeros(topk_weights, route.position)
+        else:
+            assert route.rows is not None
+            part = _rows_or_zeros(x, route.rows.clamp_min(0).view(-1)) if apart else _sum_rows(x, route.rows)
+            if topk_weights is not None:
+                weights = _rows_or_zeros(topk_weights.view(-1, 1), route.rows.clamp_min(0).view(-1)).view(-1, choices)
+        columns = [_words(part.view(route.position.shape[0], -1))]
+        if weights is not None:
+            columns.append(_words(weights))
+        packed = torch.cat(columns, 1) if len(columns) > 1 and self.num_ranks > 1 else columns[0]
+        event = EventHandle()
+        if self.num_ranks > 1:
+            returned, work = self._exchange(packed.view(self.num_ranks, route.slots, -1), async_with_compute_stream)
+            event = EventHandle((work,))
+            packed = returned.flatten(0, 1)
+            columns = list(packed.split([column.shape[1] for column in columns], 1))
+
+        def finish() -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+            total = torch.zeros((route.live.shape[0], x.shape[1]), dtype=torch.float32, device=x.device)
+            for item in bias_parts:
+                total.add_(item)
+            if apart:
+                place = route.returned * choices + torch.arange(choices, dtype=torch.int32, device=x.device)
+                _add_in_order(total, columns[0].reshape(-1, x.shape[1] // 2), place, route.live)
+            elif self.num_ranks == 1:
+                total.add_(torch.where(route.live.any(1, keepdim=True), columns[0].view(torch.bfloat16)[: total.shape[0]], 0.0))
+            else:
+                _add_in_order(total, columns[0], *_last_first(route.returned, route.last, min(self.num_ranks, choices)))
+            combined_weights = None
+            if topk_weights is not None:
+                back = columns[1].view(torch.float32)
+                place = route.returned * choices + torch.arange(choices, dtype=torch.int32, device=x.device)
+                held = _rows_or_zeros(back.reshape(-1, 1), place.view(-1)).view(place.shape)
+                combined_weights = torch.where(route.live, held, 0.0)
+            return total.to(torch.bfloat16), combined_weights
+
+        if defer_epilogue:
+            overlap = EventOverlap(event)
+            overlap.register_hook_after_wait(finish)
+            return overlap
+        event.current_stream_wait()
+        return *finish(), EventOverlap(event if async_with_compute_stream else None)
+
+    def _outgoing(self, choices: torch.Tensor, experts_per_rank: int, limit: int, with_sync: bool) -> _Outgoing:
+        tokens, count = choices.shape
+        device = choices.device
+        live = choices >= 0
+        owner = torch.where(live, choices // experts_per_rank, -1)
+        order = torch.arange(count, dtype=torch.int32, device=device)
+        again = (owner.unsqueeze(2) == owner.unsqueeze(1)) & (order.unsqueeze(1) < order)
+        last = live & ~again.any(2)
+        place = torch.arange(tokens, dtype=torch.int32, device=device).unsqueeze(1).expand(tokens, count)
+        slots, sent, used = (tokens if self.num_ranks == 1 else limit), None, None
+        if with_sync and self.num_ranks > 1:
+            goes = torch.zeros((tokens, self.num_ranks + 1), dtype=torch.float32, device=device)
+            goes = goes.index_put_((place, owner % (self.num_ranks + 1)), torch.ones((), dtype=torch.float32, device=device))[:, :-1]
+            upto = goes.cumsum(0).to(torch.int32)
+            # NEURON: host sync
+            slots = max(int(self._gather(upto[-1] if tokens else upto.new_zeros(self.num_ranks)).max()), 1)
+            token, owned = place, owner.clamp_min(0)
+            place = torch.where(live, upto[token, owned] - 1, 0) if tokens else place
+            target = torch.where(live, owned * slots + place, self.num_ranks * slots)
+            sent = torch.zeros(self.num_ranks * slots + 1, dtype=torch.int32, device=device)
+            used = torch.zeros_like(sent)
+            sent = sent.index_put_((target,), token)[:-1].unsqueeze(1)
+            used = used.index_put_((target,), torch.ones((), dtype=torch.int32, device=device))[:-1].unsqueeze(1)
+        returned = owner.clamp_min(0) * slots + torch.where(live, place, 0)
+        buffer_slot = torch.where(last, place + self.rank_idx * limit, -1)
+        return _Outgoing(slots, sent, used, returned, last, live, buffer_slot)
+
+    def _send(
+        self,
+        columns: Sequence[torch.Tensor],
+        slots: int,
+        sent: Optional[torch.Tensor],
+        used: Optional[torch.Tensor],
+        choice_column: int,
+        in_background: bool,
+    ) -> Tuple[Callable[[List[int]], List[torch.Tensor]], EventHandle]:
+        """Exchange the tokens' int32 columns; what is returned first gives the received ones, by slot, after the event."""
+        if self.num_ranks == 1:
+            # A slot at least, for what is taken from it to fill a fixed shape.
+            padded = [column if column.shape[0] else column.new_zeros((1, *column.shape[1:])) for column in columns]
+            return (lambda widths: padded), EventHandle()
+        if sent is None:
+            tokens = columns[0].shape[0]
+            packed = torch.nn.functional.pad(torch.cat(list(columns), 1), (0, 0, 0, slots - tokens))
+            packed = packed.unsqueeze(0).expand(self.num_ranks, -1, -1).contiguous()
+        else:
+            source = sent.view(-1)
+            taken = [column if column is sent else _rows_or_zeros(column, source) for column in columns]
+            if used is not None:
+                taken[choice_column] = taken[choice_column] * used
+            packed = torch.cat(taken, 1).view(self.num_ranks, slots, -1)
+        received, work = self._exchange(packed, in_background)
+        return (lambda widths: list(received.flatten(0, 1).split(widths, 1))), EventHandle((work,))
+
+    def _make_handle(
+        self,
+        outgoing: _Outgoing,
+        choices: torch.Tensor,
+        source: Optional[torch.Tensor],
+        topk_idx: torch.Tensor,
+        num_experts: int,
+        alignment: int,
+        limit: int,
+        num_sms: int,
+        with_sync: bool,
+        do_expand: bool,
+    ) -> EPHandle:
+        local = num_experts // self.num_ranks
+        arrived = _arrive(choices, self.rank_idx * local, local, self.num_ranks)
+        device, (slot_count, choice_count) = choices.device, choices.shape
+        aligned = (arrived.count + (alignment - 1)) // alignment * alignment
+        upto = aligned.cumsum(0, dtype=torch.int32)
+        start = upto - aligned
+        if with_sync:
+            # NEURON: host sync
+            num_recv, *per_expert = torch.cat((arrived.tokens_up_to_rank[-1:], aligned)).tolist()
+            num_expanded = sum(per_expert)
+        else:
+            num_recv, per_expert = limit * self.num_ranks, []
+            most = num_recv * min(choice_count, local) + (alignment - 1) * local
+            num_expanded = align(most, alignment)
+        token = torch.arange(slot_count, dtype=torch.int32, device=device)
+        received = _inverse(torch.where(arrived.live, arrived.position, num_recv), token, num_recv)
+        rows, filled, padding = None, None, None
+        if do_expand:
+            inside = arrived.experts >= 0
+            rows = torch.where(inside, start[arrived.experts.clamp_min(0)] + arrived.ordinal, -1)
+            flat = torch.arange(slot_count * choice_count, dtype=torch.int32, device=device)
+            filled = _inverse(torch.where(inside, rows, num_expanded).view(-1), flat + 1, num_expanded)
+            padding, filled = filled == 0, (filled - 1).clamp_min_(0)
+        route = _Route(
+            outgoing.slots,
+            outgoing.tokens,
+            outgoing.returned,
+            outgoing.last,
+            outgoing.live,
+            received,
+            torch.where(arrived.live, arrived.position, 0),
+            arrived.experts,
+            rows,
+            filled,
+            padding,
+        )
+        rank = token // max(slot_count // self.num_ranks, 1)
+        source = rank * limit + (token - rank * (slot_count // self.num_ranks) if source is None else source)
+        order = torch.arange(choice_count, dtype=torch.int32, device=device)
+        last = torch.where(arrived.experts >= 0, order, -1).amax(1)
+        metadata = (source, rank * choice_count + last)
+        table = torch.cat((torch.stack(metadata, 1), arrived.experts if rows is None else rows), 1)
+        handle = EPHandle(
+            do_expand,
+            num_experts,
+            alignment,
+            limit,
+            num_sms,
+            topk_idx,
+            num_recv,
+            num_expanded,
+            per_expert,
+            arrived.tokens_up_to_rank,
+            start + arrived.count if do_expand else upto,
+            arrived.count,
+            table.index_select(0, received),
+            outgoing.buffer_slot,
+            None,
+            None,
+        )
+        handle._route = route
+        return handle
+
+
+def _version(tensor: torch.Tensor) -> Optional[int]:
+    return None if torch.compiler.is_compiling() or tensor.is_inference() else tensor._version
+
+
+def _start(previous: Optional[EventHandle], in_background: bool, on_comm_stream: bool, defer: bool) -> None:
+    assert previous is None or on_comm_stream, "previous_event needs allocate_on_comm_stream"
+    assert not defer or in_background, "defer_epilogue needs async_with_compute_stream"
+    if previous is not None:
+        previous.current_stream_wait()
+
+
+def _token_bytes(data_bytes: int, sf_bytes: int, choices: int, with_source: bool) -> int:
+    """Bytes of a token in upstream's buffers: data, scales, then the choices with their weights and where they come from."""
+    metadata = choices * 8 + (4 * (1 + choices) if with_source else 0)
+    step = get_num_tma_alignment()
+    return align(sum(align(size, step) for size in (data_bytes, sf_bytes, metadata)), get_num_rdma_alignment())
+
+
+def _words(x: torch.Tensor) -> torch.Tensor:
+    """``x`` [n, w] as int32 words [n, ceil(bytes / 4)], a view where it can be."""
+    if x.shape[1] * x.itemsize % 4 == 0:
+        return (x if x.stride(1) == 1 and x.is_contiguous() else x.contiguous()).view(torch.int32)
+    data = x.contiguous().view(torch.uint8)
+    return torch.nn.functional.pad(data, (0, -data.shape[1] % 4)).view(torch.int32)
+
+
+def _rows_or_zeros(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows of ``x`` at int32 ``index`` [n]; zeros where ``x`` has none at all."""
+    return x.index_select(0, index) if x.shape[0] else x.new_zeros((index.shape[0], *x.shape[1:]))
+
+
+def _inverse(target: torch.Tensor, value: torch.Tensor, size: int) -> torch.Tensor:
+    """int32 [size] with ``value[i]`` at ``target[i]``, which is ``size`` where it goes nowhere; zeros elsewhere."""
+    out = torch.zeros(size + 1, dtype=torch.int32, device=target.device)
+    return out.index_put_((target,), value)[:size]
+
+
+def _arrive(choices: torch.Tensor, first: int, local: int, ranks: int) -> _Arrived:
+    """Order what arrived: ``choices`` int32 [slots, topk], experts of all ranks, slots ordered by source."""
+    slots = choices.shape[0]
+    own = choices - first
+    inside = (own >= 0) & (own < local)
+    experts = torch.where(inside, own, -1)
+    live = inside.any(1)
+    upto = live.to(torch.int32).cumsum(0, dtype=torch.int32)
+    # Counted in fp32, exact to 2**24: integer sums and scatters are not for the device.
+    token = torch.arange(slots, dtype=torch.int32, device=choices.device).unsqueeze(1).expand(choices.shape)
+    hit = torch.zeros((slots, local + 1), dtype=torch.float32, device=choices.device)
+    hit.index_put_((token, torch.where(inside, own, local)), torch.ones((), dtype=torch.float32, device=choices.device))
+    ordinal = hit.cumsum(0)
+    return _Arrived(
+        experts,
+        live,
+        upto - 1,
+        upto.view(ranks, -1)[:, -1].contiguous(),
+        ordinal[-1, :local].to(torch.int32),
+        (ordinal[token, experts.clamp_min(0)] - 1).to(torch.int32),
+    )
+
+
+def _take(words: torch.Tensor, rows: torch.Tensor, like: torch.Tensor, padding: Optional[torch.Tensor]) -> torch.Tensor:
+    """Rows of ``words`` as ``like``'s dtype and width; zeros where ``padding``."""
+    taken = words.index_select(0, rows)
+    if padding is not None:
+        taken = taken.masked_fill_(padding.unsqueeze(1), 0)
+    out = taken.view(like.dtype)
+    return out[:, : like.shape[1]] if like.shape[1] * like.itemsize % 4 else out
+
+
+def _scale_layout(sf: torch.Tensor, column_major: bool) -> torch.Tensor:
+    if not column_major:
+        return sf.contiguous()
+    rows, packs = sf.shape
+    out = torch.empty_strided((rows, packs), (1, align(rows, max(_SF_COLUMN_BYTES // sf.itemsize, 1))), dtype=sf.dtype, device=sf.device)
+    return out.copy_(sf)
+
+
+def _sum_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """bf16 [n, hidden]: fp32 sums, in order, of the rows of ``x`` at int32 ``rows`` [n, topk], -1 for none."""
+    total = torch.zeros((rows.shape[0], x.shape[1]), dtype=torch.float32, device=x.device)
+    for row in rows.unbind(1):
+        total.add_(torch.where((row >= 0).unsqueeze(1), _rows_or_zeros(x, row.clamp_min(0)), 0.0))
+    return total.to(torch.bfloat16)
+
+
+def _last_first(returned: torch.Tensor, last: torch.Tensor, most: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The slots of each token's ranks, by their last choices: int32 [tokens, most], and bool, which of them there are."""
+    tokens = returned.shape[0]
+    upto = last.to(torch.int32).cumsum(1, dtype=torch.int32)
+    token = torch.arange(tokens, dtype=torch.int32, device=returned.device).unsqueeze(1).expand(returned.shape)
+    place = torch.zeros((tokens, most + 1), dtype=torch.int32, device=returned.device)
+    place.index_put_((token, torch.where(last, upto - 1, most)), returned)
+    there = torch.arange(most, dtype=torch.int32, device=returned.device) < upto[:, -1:]
+    return place[:, :most], there
+
+
+def _add_in_order(total: torch.Tensor, words: torch.Tensor, place: torch.Tensor, there: torch.Tensor) -> None:
+    """Add to fp32 ``total`` the bf16 rows, given as words, at ``place`` [tokens, n], one column after the other."""
+    for index, mask in zip(place.unbind(1), there.unbind(1), strict=True):
+        rows = _rows_or_zeros(words, index).view(torch.bfloat16)
+        total.add_(torch.where(mask.unsqueeze(1), rows, 0.0))
