@@ -33,14 +33,16 @@ def import_paths() -> None:
 
 
 def load_refs(upstream: Path) -> Any:
-    """Upstream's ``utils/refs.py``; of the module's neighbours only ``math`` is real, the seed comes from here."""
+    """Upstream's ``utils/refs.py``. The seed comes from here, and ``ceil_div`` too: upstream's ``math`` loads the compiler."""
     name = "upstream_deep_ep_utils"
     if name not in sys.modules:
         package = types.ModuleType(name)
         package.__path__ = [str(upstream / "deep_ep" / "utils")]
         envs = types.ModuleType(f"{name}.envs")
         envs.get_global_seed = lambda: SEED  # type: ignore[attr-defined]
-        sys.modules.update({name: package, f"{name}.envs": envs})
+        math = types.ModuleType(f"{name}.math")
+        math.ceil_div = lambda x, y: -(-x // y)  # type: ignore[attr-defined]
+        sys.modules.update({name: package, f"{name}.envs": envs, f"{name}.math": math})
     return importlib.import_module(f"{name}.refs")
 
 
@@ -235,8 +237,12 @@ class _Check:
         assert torch.equal(weights[rows[token, choice]], self.want_weights[token, choice])
 
     def made(self, source: torch.Tensor) -> torch.Tensor:
-        """What the experts make of each choice of the tokens ``source``."""
-        return self.refs.generate_pre_combine_data(source, self.case.limit, self.case.topk, self.case.hidden)
+        """What the experts make of each choice of the tokens ``source``; the first two cancel, so that the order of a sum shows."""
+        y = self.refs.generate_pre_combine_data(source, self.case.limit, self.case.topk, self.case.hidden)
+        if self.case.topk > 2:
+            y[:, 0] *= 2.0**26
+            y[:, 1] = -y[:, 0]
+        return y
 
     def wanted(self, local_first: bool) -> torch.Tensor:
         y = self.made(self.rank * self.case.limit + torch.arange(self.tokens))

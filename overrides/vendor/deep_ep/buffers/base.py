@@ -70,7 +70,7 @@ class BufferBase(ABC):
         # Equal splits of integers: the one form that both gloo and the device's backend take.
         if self._exchanges_by_gather():
             gathered = torch.empty((self.num_ranks, *sent.shape), dtype=sent.dtype, device=sent.device)
-            dist.all_gather_into_tensor(gathered.view(-1), sent.reshape(-1), group=self.group)
+            dist.all_gather_single(gathered.view(-1), sent.reshape(-1), group=self.group)
             return gathered[:, self.rank_idx].contiguous(), None
         received = torch.empty_like(sent)
         work = dist.all_to_all_single(received.view(-1), sent.view(-1), group=self.group, async_op=in_background)
@@ -81,7 +81,7 @@ class BufferBase(ABC):
         received = torch.empty((self.num_ranks, *sent.shape), dtype=sent.dtype, device=sent.device)
         if self.num_ranks == 1:
             return received.copy_(sent.unsqueeze(0))
-        dist.all_gather_into_tensor(received.view(-1), sent.reshape(-1), group=self.group)
+        dist.all_gather_single(received.view(-1), sent.reshape(-1), group=self.group)
         return received
 
     def _exchanges_by_gather(self) -> bool:
