@@ -27,8 +27,8 @@ def broken(name: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 def test_a_wrong_order_shows(source_root: Callable[[str], Path], lone_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
     right = ep._sum_rows
 
-    def backwards(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return right(x, rows.flip(1))
+    def backwards(x: torch.Tensor, rows: torch.Tensor, outside: torch.Tensor) -> torch.Tensor:
+        return right(x, rows.flip(1), outside.flip(1))
 
     assert "all-choose" in broken("_sum_rows", backwards, monkeypatch, source_root("deep_ep"))
 

@@ -35,49 +35,36 @@ _MIN_SMS = 4
 class _Route:
     """Where tokens go and where they come back from. T tokens here, K choices a token, P = ranks * slots.
 
-    ``outgoing``: int32 [P], the token sent in each slot; None where slot t of every rank is token t.
-    ``returned``: int32 [T, K], the slot that a choice's token went to; ``last``: bool [T, K], the last choice on its rank;
-    ``live``: bool [T, K], a choice at all.
-    ``received``: int32 [n], the slot of each received token; ``position``: int32 [P], the inverse, 0 for an empty slot.
-    ``experts``: int32 [P, K], the local expert of each choice in a slot, -1 for none.
-    Expanded only: ``rows``: int32 [P, K], the expanded row of each choice, -1 for none; ``filled``: int32 [m], the inverse, as
-    slot * K + choice, 0 for padding; ``padding``: bool [m].
+    ``outgoing``: int32 [P, 1], the token sent in each slot; None where slot t of every rank is token t.
+    ``owner``, ``place``: int32 [T, K], the rank of each choice and the token's slot there; ``live``: bool [T, K], a choice at all.
+    ``own``: int32 [P, K], the local expert of each choice in a slot, or any number where ``outside``, bool [P, K].
+    Plain only: ``received``: int32 [n], the slot of each received token; ``position``: int32 [P], the inverse, within [0, n).
+    Expanded only: ``rows``: int32 [P, K], the expanded row of each choice, m where outside; ``filled``: int32 [m], the inverse, as
+    slot * K + choice, 0 for padding.
     """
 
     slots: int
     outgoing: Optional[torch.Tensor]
-    returned: torch.Tensor
-    last: torch.Tensor
+    owner: torch.Tensor
+    place: torch.Tensor
     live: torch.Tensor
-    received: torch.Tensor
-    position: torch.Tensor
-    experts: torch.Tensor
+    own: torch.Tensor
+    outside: torch.Tensor
+    received: Optional[torch.Tensor]
+    position: Optional[torch.Tensor]
     rows: Optional[torch.Tensor]
     filled: Optional[torch.Tensor]
-    padding: Optional[torch.Tensor]
 
 
 class _Outgoing(NamedTuple):
-    """The sender's part of a route."""
+    """The sender's part of a route. ``used``: int32 [P, 1], 1 for a slot that holds a token, None where ``tokens`` is."""
 
     slots: int
     tokens: Optional[torch.Tensor]
     used: Optional[torch.Tensor]
-    returned: torch.Tensor
-    last: torch.Tensor
+    owner: torch.Tensor
+    place: torch.Tensor
     live: torch.Tensor
-    buffer_slot: torch.Tensor
-
-
-class _Arrived(NamedTuple):
-    """The receiver's part of a route, before any size is fixed."""
-
-    experts: torch.Tensor
-    live: torch.Tensor
-    position: torch.Tensor
-    tokens_up_to_rank: torch.Tensor
-    count: torch.Tensor
-    ordinal: torch.Tensor
 
 
 class EPHandle:
@@ -126,14 +113,15 @@ class EPHandle:
         self.num_recv_tokens = num_recv_tokens
         self.num_expanded_tokens = num_expanded_tokens
         self.num_recv_tokens_per_expert_list = num_recv_tokens_per_expert_list
-        self.psum_num_recv_tokens_per_scaleup_rank = psum_num_recv_tokens_per_scaleup_rank
         self.psum_num_recv_tokens_per_expert = psum_num_recv_tokens_per_expert
         self.num_unaligned_recv_tokens_per_expert = num_unaligned_recv_tokens_per_expert
-        self.recv_src_metadata = recv_src_metadata
-        self.dst_buffer_slot_idx = dst_buffer_slot_idx
         self.token_metadata_at_forward = token_metadata_at_forward
         self.channel_linked_list = channel_linked_list
         self.cached_recv_src_metadata_before_sort: Optional[torch.Tensor] = None
+        # Tensors, or functions that make them: a step that does not ask for them does not pay for them.
+        self._psum_ranks: Any = psum_num_recv_tokens_per_scaleup_rank
+        self._metadata: Any = recv_src_metadata
+        self._buffer_slots: Any = dst_buffer_slot_idx
         self._topk_idx = topk_idx
         self._version = _version(topk_idx)
         self._route: Optional[_Route] = None
@@ -147,6 +135,27 @@ class EPHandle:
         """
         assert self._version is None or _version(self._topk_idx) == self._version, "topk_idx was written to while its handle is used"
         return self._topk_idx
+
+    @property
+    def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
+        """int32 [ranks], tokens received from the ranks up to each."""
+        if callable(self._psum_ranks):
+            self._psum_ranks = self._psum_ranks()
+        return self._psum_ranks
+
+    @property
+    def recv_src_metadata(self) -> torch.Tensor:
+        """int32 [received, 2 + topk]; see the class."""
+        if callable(self._metadata):
+            self._metadata = self._metadata()
+        return self._metadata
+
+    @property
+    def dst_buffer_slot_idx(self) -> torch.Tensor:
+        """int32 [tokens, topk]; see the class."""
+        if callable(self._buffer_slots):
+            self._buffer_slots = self._buffer_slots()
+        return self._buffer_slots
 
     def deterministic_sort(
         self,
@@ -369,19 +378,23 @@ class EPBuffer(BufferBase):
                     cumulative_local_expert_recv_stats.add_(done.num_unaligned_recv_tokens_per_expert)
             route = done._route
             assert route is not None
-            choice_count = topk_idx.shape[1]
-            rows = route.filled // choice_count if do_expand and route.filled is not None else route.received
-            padding = route.padding if do_zero_padding else None
+            choice_count, flat = topk_idx.shape[1], None
+            if not do_expand:
+                rows = _plain_order(route.outside, done.num_recv_tokens)[0] if route.received is None else route.received
+            else:
+                assert route.filled is not None
+                flat, rows = route.filled, route.filled // choice_count
+            padding = _padding(route) if do_zero_padding else None
             recv_x = _take(parts[0], rows, data, padding)
             received: Any = recv_x
             if sf is not None:
                 received = (recv_x, _scale_layout(_take(parts[1], rows, sf, padding), use_tma_aligned_col_major_sf))
             recv_weights = None
-            if topk_weights is not None:
-                held = parts[-1].reshape(-1, 1) if do_expand else parts[-1]
-                recv_weights = _take(held, route.filled if do_expand and route.filled is not None else rows, topk_weights[:, :1], padding)
-                recv_weights = recv_weights.view(-1) if do_expand else recv_weights.view(-1, choice_count)
-            recv_topk = None if do_expand else route.experts.index_select(0, route.received).to(topk_idx.dtype)
+            if topk_weights is not None and flat is None:
+                recv_weights = _take(parts[-1], rows, topk_weights, None)
+            elif topk_weights is not None and flat is not None:
+                recv_weights = _take(parts[-1].reshape(-1, 1), flat, topk_weights[:, :1], padding).view(-1)
+            recv_topk = None if do_expand else _own_choices(route).index_select(0, rows).to(topk_idx.dtype)
             return received, recv_topk, recv_weights, done
 
         if defer_epilogue:
@@ -420,17 +433,19 @@ class EPBuffer(BufferBase):
         apart = handle.do_expand and not self.allow_multiple_reduction
         assert not apart or topk_weights is None, "weights come back with allow_multiple_reduction only"
         bias_parts = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
-        weights = None
+        slot_count, weights = route.outside.shape[0], None
         if not handle.do_expand:
+            assert route.position is not None
             part = _rows_or_zeros(x, route.position)
             if topk_weights is not None:
                 weights = _rows_or_zeros(topk_weights, route.position)
         else:
             assert route.rows is not None
-            part = _rows_or_zeros(x, route.rows.clamp_min(0).view(-1)) if apart else _sum_rows(x, route.rows)
+            rows = route.rows.clamp_max(max(x.shape[0] - 1, 0))
+            part = _rows_or_zeros(x, rows.view(-1)) if apart else _sum_rows(x, rows, route.outside)
             if topk_weights is not None:
-                weights = _rows_or_zeros(topk_weights.view(-1, 1), route.rows.clamp_min(0).view(-1)).view(-1, choices)
-        columns = [_words(part.view(route.position.shape[0], -1))]
+                weights = _rows_or_zeros(topk_weights.view(-1, 1), rows.view(-1)).view(-1, choices)
+        columns = [_words(part.view(slot_count, -1))]
         if weights is not None:
             columns.append(_words(weights))
         packed = torch.cat(columns, 1) if len(columns) > 1 and self.num_ranks > 1 else columns[0]
@@ -442,22 +457,29 @@ class EPBuffer(BufferBase):
             columns = list(packed.split([column.shape[1] for column in columns], 1))
 
         def finish() -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-            total = torch.zeros((route.live.shape[0], x.shape[1]), dtype=torch.float32, device=x.device)
-            for item in bias_parts:
+            tokens, hidden = route.live.shape[0], x.shape[1]
+            total = torch.zeros((tokens, hidden), dtype=torch.float32, device=x.device) if not bias_parts else bias_parts[0].to(torch.float32)
+            for item in bias_parts[1:]:
                 total.add_(item)
+            returned = None if self.num_ranks == 1 and not apart and weights is None else route.owner * route.slots + route.place
             if apart:
-                place = route.returned * choices + torch.arange(choices, dtype=torch.int32, device=x.device)
-                _add_in_order(total, columns[0].reshape(-1, x.shape[1] // 2), place, route.live)
+                assert returned is not None
+                place = returned * choices + torch.arange(choices, dtype=torch.int32, device=x.device)
+                _add_rows(total, columns[0].reshape(-1, hidden // 2).view(torch.bfloat16), place, ~route.live)
             elif self.num_ranks == 1:
-                total.add_(torch.where(route.live.any(1, keepdim=True), columns[0].view(torch.bfloat16)[: total.shape[0]], 0.0))
+                back = columns[0].view(torch.bfloat16)[:tokens]
+                # An expanded token without a choice sums to zero by itself.
+                total.add_(back if handle.do_expand else back.masked_fill(~route.live.any(1, keepdim=True), 0))
             else:
-                _add_in_order(total, columns[0], *_last_first(route.returned, route.last, min(self.num_ranks, choices)))
+                assert returned is not None
+                last = _last_on_rank(route.owner, route.live)
+                _add_rows(total, columns[0].view(torch.bfloat16), *_last_first(returned, last, min(self.num_ranks, choices)))
             combined_weights = None
-            if topk_weights is not None:
-                back = columns[1].view(torch.float32)
-                place = route.returned * choices + torch.arange(choices, dtype=torch.int32, device=x.device)
-                held = _rows_or_zeros(back.reshape(-1, 1), place.view(-1)).view(place.shape)
-                combined_weights = torch.where(route.live, held, 0.0)
+            if weights is not None:
+                assert returned is not None
+                place = returned * choices + torch.arange(choices, dtype=torch.int32, device=x.device)
+                held = _rows_or_zeros(columns[1].view(torch.float32).reshape(-1, 1), place.view(-1))
+                combined_weights = held.view(place.shape).masked_fill_(~route.live, 0)
             return total.to(torch.bfloat16), combined_weights
 
         if defer_epilogue:
@@ -469,30 +491,26 @@ class EPBuffer(BufferBase):
 
     def _outgoing(self, choices: torch.Tensor, experts_per_rank: int, limit: int, with_sync: bool) -> _Outgoing:
         tokens, count = choices.shape
-        device = choices.device
+        device, ranks = choices.device, self.num_ranks
         live = choices >= 0
-        owner = torch.where(live, choices // experts_per_rank, -1)
-        order = torch.arange(count, dtype=torch.int32, device=device)
-        again = (owner.unsqueeze(2) == owner.unsqueeze(1)) & (order.unsqueeze(1) < order)
-        last = live & ~again.any(2)
         place = torch.arange(tokens, dtype=torch.int32, device=device).unsqueeze(1).expand(tokens, count)
-        slots, sent, used = (tokens if self.num_ranks == 1 else limit), None, None
-        if with_sync and self.num_ranks > 1:
-            goes = torch.zeros((tokens, self.num_ranks + 1), dtype=torch.float32, device=device)
-            goes = goes.index_put_((place, owner % (self.num_ranks + 1)), torch.ones((), dtype=torch.float32, device=device))[:, :-1]
-            upto = goes.cumsum(0).to(torch.int32)
-            # NEURON: host sync
-            slots = max(int(self._gather(upto[-1] if tokens else upto.new_zeros(self.num_ranks)).max()), 1)
-            token, owned = place, owner.clamp_min(0)
-            place = torch.where(live, upto[token, owned] - 1, 0) if tokens else place
-            target = torch.where(live, owned * slots + place, self.num_ranks * slots)
-            sent = torch.zeros(self.num_ranks * slots + 1, dtype=torch.int32, device=device)
-            used = torch.zeros_like(sent)
-            sent = sent.index_put_((target,), token)[:-1].unsqueeze(1)
-            used = used.index_put_((target,), torch.ones((), dtype=torch.int32, device=device))[:-1].unsqueeze(1)
-        returned = owner.clamp_min(0) * slots + torch.where(live, place, 0)
-        buffer_slot = torch.where(last, place + self.rank_idx * limit, -1)
-        return _Outgoing(slots, sent, used, returned, last, live, buffer_slot)
+        if ranks == 1:
+            return _Outgoing(max(tokens, 1), None, None, torch.zeros_like(choices), place, live)
+        owner = (choices // experts_per_rank).clamp_min_(0)
+        if not with_sync:
+            return _Outgoing(limit, None, None, owner, place, live)
+        one = torch.ones((), dtype=torch.float32, device=device)
+        goes = torch.zeros((tokens, ranks + 1), dtype=torch.float32, device=device)
+        goes.index_put_((place, owner.masked_fill(~live, ranks)), one)
+        upto = goes[:, :ranks].cumsum(0).to(torch.int32)
+        # NEURON: host sync
+        slots = max(int(self._gather(upto[-1] if tokens else upto.new_zeros(ranks)).max()), 1)
+        token = place
+        if tokens:
+            place = (upto[token, owner] - 1).masked_fill_(~live, 0)
+        target = (owner * slots + place).masked_fill_(~live, ranks * slots)
+        used = _inverse(target, torch.ones((), dtype=torch.int32, device=device), ranks * slots)
+        return _Outgoing(slots, _inverse(target, token, ranks * slots).unsqueeze(1), used.unsqueeze(1), owner, place, live)
 
     def _send(
         self,
@@ -534,48 +552,51 @@ class EPBuffer(BufferBase):
         with_sync: bool,
         do_expand: bool,
     ) -> EPHandle:
-        local = num_experts // self.num_ranks
-        arrived = _arrive(choices, self.rank_idx * local, local, self.num_ranks)
-        device, (slot_count, choice_count) = choices.device, choices.shape
-        aligned = (arrived.count + (alignment - 1)) // alignment * alignment
+        local, ranks, rank_idx = num_experts // self.num_ranks, self.num_ranks, self.rank_idx
+        slot_count, choice_count = choices.shape
+        own = choices - rank_idx * local if ranks > 1 else choices
+        outside = own.clamp(0, local - 1) != own
+        # One column more than there are experts takes the choices that are not for here.
+        column = own.masked_fill(outside, local)
+        upto_token = _count_up(column, local + 1)
+        count = upto_token[-1].to(torch.int32)
+        aligned = (count + (alignment - 1)) // alignment * alignment if alignment > 1 else count
         upto = aligned.cumsum(0, dtype=torch.int32)
         start = upto - aligned
+
+        def psum_ranks() -> torch.Tensor:
+            arrived = (~outside.all(1)).to(torch.int32).view(ranks, -1)
+            return arrived.view(-1).cumsum(0, dtype=torch.int32).view(ranks, -1)[:, -1].contiguous()
+
+        psum: Any = psum_ranks
         if with_sync:
+            psum = psum_ranks()
             # NEURON: host sync
-            num_recv, *per_expert = torch.cat((arrived.tokens_up_to_rank[-1:], aligned)).tolist()
+            num_recv, *per_expert = torch.cat((psum[-1:], aligned[:local])).tolist()
             num_expanded = sum(per_expert)
         else:
-            num_recv, per_expert = limit * self.num_ranks, []
-            most = num_recv * min(choice_count, local) + (alignment - 1) * local
-            num_expanded = align(most, alignment)
-        token = torch.arange(slot_count, dtype=torch.int32, device=device)
-        received = _inverse(torch.where(arrived.live, arrived.position, num_recv), token, num_recv)
-        rows, filled, padding = None, None, None
+            num_recv, per_expert = limit * ranks, []
+            num_expanded = align(num_recv * min(choice_count, local) + (alignment - 1) * local, alignment)
+        received, position, rows, filled = None, None, None, None
         if do_expand:
-            inside = arrived.experts >= 0
-            rows = torch.where(inside, start[arrived.experts.clamp_min(0)] + arrived.ordinal, -1)
-            flat = torch.arange(slot_count * choice_count, dtype=torch.int32, device=device)
-            filled = _inverse(torch.where(inside, rows, num_expanded).view(-1), flat + 1, num_expanded)
-            padding, filled = filled == 0, (filled - 1).clamp_min_(0)
+            token = torch.arange(slot_count, dtype=torch.int32, device=choices.device).unsqueeze(1).expand(choices.shape)
+            rows = (start[column] + upto_token[token, column].to(torch.int32)).sub_(1).masked_fill_(outside, num_expanded)
+            flat = torch.arange(slot_count * choice_count, dtype=torch.int32, device=choices.device)
+            filled = _inverse(rows.view(-1), flat, num_expanded)
+        else:
+            received, position = _plain_order(outside, num_recv)
         route = _Route(
-            outgoing.slots,
-            outgoing.tokens,
-            outgoing.returned,
-            outgoing.last,
-            outgoing.live,
-            received,
-            torch.where(arrived.live, arrived.position, 0),
-            arrived.experts,
-            rows,
-            filled,
-            padding,
-        )
-        rank = token // max(slot_count // self.num_ranks, 1)
-        source = rank * limit + (token - rank * (slot_count // self.num_ranks) if source is None else source)
-        order = torch.arange(choice_count, dtype=torch.int32, device=device)
-        last = torch.where(arrived.experts >= 0, order, -1).amax(1)
-        metadata = (source, rank * choice_count + last)
-        table = torch.cat((torch.stack(metadata, 1), arrived.experts if rows is None else rows), 1)
+            outgoing.slots, outgoing.tokens, outgoing.owner, outgoing.place, outgoing.live, own, outside, received, position, rows, filled
+        )  # fmt: skip
+
+        def metadata() -> torch.Tensor:
+            return _metadata(route, source, ranks, limit, num_recv)
+
+        def buffer_slots() -> torch.Tensor:
+            last = _last_on_rank(route.owner, route.live)
+            return (route.place + rank_idx * limit).masked_fill(~last, -1)
+
+        lazy: Any = (psum, metadata, buffer_slots)
         handle = EPHandle(
             do_expand,
             num_experts,
@@ -586,11 +607,11 @@ class EPBuffer(BufferBase):
             num_recv,
             num_expanded,
             per_expert,
-            arrived.tokens_up_to_rank,
-            start + arrived.count if do_expand else upto,
-            arrived.count,
-            table.index_select(0, received),
-            outgoing.buffer_slot,
+            lazy[0],
+            ((start + count) if do_expand else upto)[:local],
+            count[:local],
+            lazy[1],
+            lazy[2],
             None,
             None,
         )
@@ -635,27 +656,55 @@ def _inverse(target: torch.Tensor, value: torch.Tensor, size: int) -> torch.Tens
     return out.index_put_((target,), value)[:size]
 
 
-def _arrive(choices: torch.Tensor, first: int, local: int, ranks: int) -> _Arrived:
-    """Order what arrived: ``choices`` int32 [slots, topk], experts of all ranks, slots ordered by source."""
-    slots = choices.shape[0]
-    own = choices - first
-    inside = (own >= 0) & (own < local)
-    experts = torch.where(inside, own, -1)
-    live = inside.any(1)
-    upto = live.to(torch.int32).cumsum(0, dtype=torch.int32)
-    # Counted in fp32, exact to 2**24: integer sums and scatters are not for the device.
-    token = torch.arange(slots, dtype=torch.int32, device=choices.device).unsqueeze(1).expand(choices.shape)
-    hit = torch.zeros((slots, local + 1), dtype=torch.float32, device=choices.device)
-    hit.index_put_((token, torch.where(inside, own, local)), torch.ones((), dtype=torch.float32, device=choices.device))
-    ordinal = hit.cumsum(0)
-    return _Arrived(
-        experts,
-        live,
-        upto - 1,
-        upto.view(ranks, -1)[:, -1].contiguous(),
-        ordinal[-1, :local].to(torch.int32),
-        (ordinal[token, experts.clamp_min(0)] - 1).to(torch.int32),
-    )
+def _count_up(column: torch.Tensor, columns: int) -> torch.Tensor:
+    """fp32 [n, columns]: how often the rows of ``column`` [n, k] up to each name a column, a row naming it once at most.
+
+    In fp32, exact to 2**24: integer sums and scatters are not for the device.
+    """
+    token = torch.arange(column.shape[0], dtype=torch.int32, device=column.device).unsqueeze(1).expand(column.shape)
+    hit = torch.zeros((column.shape[0], columns), dtype=torch.float32, device=column.device)
+    return hit.index_put_((token, column), torch.ones((), dtype=torch.float32, device=column.device)).cumsum(0)
+
+
+def _plain_order(outside: torch.Tensor, size: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The slot of each of ``size`` received tokens, in order, and each slot's place among them, within the size."""
+    empty = outside.all(1)
+    place = (~empty).to(torch.int32).cumsum(0, dtype=torch.int32) - 1
+    slot = torch.arange(outside.shape[0], dtype=torch.int32, device=outside.device)
+    return _inverse(place.masked_fill(empty, size), slot, size), place.clamp_(0, max(size - 1, 0))
+
+
+def _own_choices(route: _Route) -> torch.Tensor:
+    """int32 [slots, topk], local experts, -1 for none."""
+    return route.own.masked_fill(route.outside, -1)
+
+
+def _padding(route: _Route) -> torch.Tensor:
+    """bool [expanded rows]: no choice has the row."""
+    assert route.rows is not None and route.filled is not None
+    one = torch.ones((), dtype=torch.int32, device=route.rows.device)
+    return _inverse(route.rows.view(-1), one, route.filled.shape[0]) == 0
+
+
+def _last_on_rank(owner: torch.Tensor, live: torch.Tensor) -> torch.Tensor:
+    """bool [tokens, topk]: the last of a token's choices on that rank."""
+    order = torch.arange(owner.shape[1], dtype=torch.int32, device=owner.device)
+    later = (owner.unsqueeze(2) == owner.unsqueeze(1)) & (order.unsqueeze(1) < order) & live.unsqueeze(1)
+    return live & ~later.any(2)
+
+
+def _metadata(route: _Route, source: Optional[torch.Tensor], ranks: int, limit: int, num_recv: int) -> torch.Tensor:
+    """``EPHandle.recv_src_metadata``; ``source``: int32 [slots], a slot's token on its rank, None where slot t is token t."""
+    slot_count, choice_count = route.outside.shape
+    slot = torch.arange(slot_count, dtype=torch.int32, device=route.outside.device)
+    rank = slot // (slot_count // ranks)
+    token = slot - rank * (slot_count // ranks) if source is None else source
+    order = torch.arange(choice_count, dtype=torch.int32, device=slot.device)
+    last = order.expand(route.outside.shape).masked_fill(route.outside, -1).amax(1)
+    columns = torch.stack((rank * limit + token, rank * choice_count + last), 1)
+    tail = _own_choices(route) if route.rows is None else route.rows.masked_fill(route.outside, -1)
+    received = _plain_order(route.outside, num_recv)[0] if route.received is None else route.received
+    return torch.cat((columns, tail), 1).index_select(0, received)
 
 
 def _take(words: torch.Tensor, rows: torch.Tensor, like: torch.Tensor, padding: Optional[torch.Tensor]) -> torch.Tensor:
@@ -675,27 +724,25 @@ def _scale_layout(sf: torch.Tensor, column_major: bool) -> torch.Tensor:
     return out.copy_(sf)
 
 
-def _sum_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """bf16 [n, hidden]: fp32 sums, in order, of the rows of ``x`` at int32 ``rows`` [n, topk], -1 for none."""
+def _sum_rows(x: torch.Tensor, rows: torch.Tensor, outside: torch.Tensor) -> torch.Tensor:
+    """bf16 [n, hidden]: fp32 sums, in order, of the rows of ``x`` at int32 ``rows`` [n, topk], but for those ``outside``."""
     total = torch.zeros((rows.shape[0], x.shape[1]), dtype=torch.float32, device=x.device)
-    for row in rows.unbind(1):
-        total.add_(torch.where((row >= 0).unsqueeze(1), _rows_or_zeros(x, row.clamp_min(0)), 0.0))
+    _add_rows(total, x, rows, outside)
     return total.to(torch.bfloat16)
 
 
+def _add_rows(total: torch.Tensor, x: torch.Tensor, rows: torch.Tensor, missing: torch.Tensor) -> None:
+    """Add to fp32 ``total`` the bf16 rows of ``x`` at ``rows`` [n, k], one column after the other, but for the ``missing``."""
+    for index, none in zip(rows.unbind(1), missing.unsqueeze(2).unbind(1), strict=True):
+        total.add_(_rows_or_zeros(x, index).masked_fill_(none, 0))
+
+
 def _last_first(returned: torch.Tensor, last: torch.Tensor, most: int) -> Tuple[torch.Tensor, torch.Tensor]:
-    """The slots of each token's ranks, by their last choices: int32 [tokens, most], and bool, which of them there are."""
+    """The slots of each token's ranks, by their last choices: int32 [tokens, most], and bool, which of them there are not."""
     tokens = returned.shape[0]
     upto = last.to(torch.int32).cumsum(1, dtype=torch.int32)
     token = torch.arange(tokens, dtype=torch.int32, device=returned.device).unsqueeze(1).expand(returned.shape)
     place = torch.zeros((tokens, most + 1), dtype=torch.int32, device=returned.device)
-    place.index_put_((token, torch.where(last, upto - 1, most)), returned)
-    there = torch.arange(most, dtype=torch.int32, device=returned.device) < upto[:, -1:]
-    return place[:, :most], there
-
-
-def _add_in_order(total: torch.Tensor, words: torch.Tensor, place: torch.Tensor, there: torch.Tensor) -> None:
-    """Add to fp32 ``total`` the bf16 rows, given as words, at ``place`` [tokens, n], one column after the other."""
-    for index, mask in zip(place.unbind(1), there.unbind(1), strict=True):
-        rows = _rows_or_zeros(words, index).view(torch.bfloat16)
-        total.add_(torch.where(mask.unsqueeze(1), rows, 0.0))
+    place.index_put_((token, (upto - 1).masked_fill_(~last, most)), returned)
+    missing = torch.arange(most, dtype=torch.int32, device=returned.device) >= upto[:, -1:]
+    return place[:, :most], missing
