@@ -93,13 +93,17 @@ def decode_fp4_rows(data: torch.Tensor) -> torch.Tensor:
 def as_words(x: torch.Tensor) -> torch.Tensor:
     """``x`` seen as int32 where its last axis, strides and offset allow it, else ``x``."""
     per_word = 4 // x.itemsize
-    aligned = all(step % per_word == 0 for step in (x.shape[-1], x.storage_offset(), *x.stride()[:-1]))
+    # An offset cannot be traced; what is compiled starts where its storage is aligned.
+    offset = 0 if torch.compiler.is_compiling() else x.storage_offset()
+    aligned = all(step % per_word == 0 for step in (x.shape[-1], offset, *x.stride()[:-1]))
     return x.view(torch.int32) if aligned and x.stride(-1) == 1 else x
 
 
 def _inside(index: torch.Tensor, length: torch.Tensor | None, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if not count:
+        index = index[:, :0]
     place = index.clamp(0, max(count - 1, 0))
-    kept = place == index if count else torch.zeros_like(index, dtype=torch.bool)
+    kept = place == index
     if length is not None:
         kept = kept & (torch.arange(index.shape[1], dtype=torch.int32, device=index.device) < length.unsqueeze(1))
     return place, -kept.to(torch.int32)

@@ -36,13 +36,16 @@ def attend(
     without a row gets zeros, -inf and +inf.
     """
     n, heads, d = q.shape
+    width = sum(rows.index.shape[1] for rows in sources)
+    slices = -(-n * width * d // GATHERED_ELEMENTS)
+    if slices == 1:
+        out, largest, lse = _attend_slice(q, sources, 0, n, scale, d_v, sink, factor)
+        return out.to(dtype or q.dtype), largest, lse
     out = torch.empty((n, heads, d_v), dtype=dtype or q.dtype, device=q.device)
     largest = torch.empty((n, heads), dtype=torch.float32, device=q.device)
     lse = torch.empty_like(largest)
-    width = sum(rows.index.shape[1] for rows in sources)
-    if width == 0 or n == 0:
+    if not slices:
         return out.zero_(), largest.fill_(-torch.inf), lse.fill_(torch.inf)
-    slices = -(-n * width * d // GATHERED_ELEMENTS)
     step = -(-n // slices)
     for start in range(0, n, step):
         stop = min(start + step, n)
@@ -71,11 +74,11 @@ def _attend_slice(
     kept = torch.cat([rows.kept[start:stop] for rows in sources], dim=1)
     logits.masked_fill_(kept.unsqueeze(1) == 0, _MASKED)
     top = logits.amax(2)
+    dead = top == _MASKED
     weight = logits.sub_(top.unsqueeze(2)).exp_()
     total = weight.sum(2)
-    alive = (kept.amin(1) < 0).unsqueeze(1)
-    share = total if sink is None else total + (sink - top).exp()
-    weight.mul_(torch.where(alive, share.reciprocal(), 0.0).unsqueeze(2))
+    share = total if sink is None else total + (sink - top).exp_()
+    weight.mul_(share.reciprocal().masked_fill_(dead, 0).unsqueeze(2))
     first, result = 0, None
     for key in keys:
         last = first + key.shape[1]
@@ -83,4 +86,4 @@ def _attend_slice(
         result = value if result is None else result.add_(value)
         first = last
     assert result is not None
-    return result, torch.where(alive, top, -torch.inf), torch.where(alive, top + total.log(), torch.inf)
+    return result, top.masked_fill(dead, -torch.inf), (top + total.log()).masked_fill_(dead, torch.inf)
