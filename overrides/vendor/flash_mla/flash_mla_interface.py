@@ -1,6 +1,6 @@
-"""Sparse attention over chosen keys, after ``flash_mla.flash_mla_interface``.
+"""Sparse attention over chosen keys, and dense attention of prompts, after ``flash_mla.flash_mla_interface``.
 
-Each query gathers the rows that it names and nothing else. Sums are in fp32. There is no split over the keys, so the
+A sparse query gathers the rows that it names and nothing else. Sums are in fp32. There is no split over the keys, so the
 result of a query does not depend on its batch, with or without ``enable_batch_invariant``.
 """
 
@@ -15,6 +15,9 @@ from neuron_numerics.kvcache import FP8_ROW_BYTES, cache_rows, element_rows
 from neuron_numerics.kvcache_attention import attend
 
 _HEAD_DIM = 512
+# fp32 logits of dense attention held at a time, and what masks one: finite, the device does not handle infinities reliably.
+_DENSE_LOGITS = 1 << 25
+_MASKED = -1e30
 
 
 @dataclass
@@ -163,3 +166,112 @@ def _per_query(
         assert length.dtype == torch.int32 and length.shape == (batch,), f"{length.dtype=} {length.shape=}"
         length = length.unsqueeze(1).expand(batch, s_q).reshape(-1)
     return indices.reshape(batch * s_q, -1), length
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_qo: torch.Tensor,
+    cu_seqlens_kv: torch.Tensor,
+    max_seqlen_qo: int,
+    max_seqlen_kv: int,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    deterministic: bool = False,
+    is_varlen: bool = True,
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Dense attention of sequences laid end to end, each over its own keys; forward only, on the host's word for the lengths.
+
+    ``q``: bf16 (or fp32) [total_q, h, d]. ``k``: [total_k, h_k, d], ``v``: [total_k, h_k, d_v], ``h`` a multiple of ``h_k``, each key
+    head for so many neighbouring query heads. ``cu_seqlens_*``: int32 [sequences + 1], where each sequence starts, and the end.
+    ``softmax_scale`` is ``d ** -0.5`` by default. ``causal``: the last query sees all keys, each one before it a key less.
+    ``max_seqlen_*`` and ``is_varlen`` tell nothing more.
+
+    Returns ``out`` [total_q, h, d_v] of ``q``'s dtype and the natural log-sum-exp of the logits, fp32 [total_q, h], contiguous along
+    the tokens: zeros and -inf for a query without a key.
+
+    Raises:
+        AssertionError: dropout or a deterministic backward is asked for.
+    """
+    assert dropout_p == 0.0, f"dropout is not supported, got {dropout_p=}"
+    assert not deterministic, "a deterministic backward is not supported"
+    total, heads, d = q.shape
+    key_heads, d_v = k.shape[1], v.shape[2]
+    assert heads % key_heads == 0 and k.shape[2] == d and v.shape[:2] == k.shape[:2], f"{q.shape=} {k.shape=} {v.shape=}"
+    out = torch.zeros((total, heads, d_v), dtype=q.dtype, device=q.device)
+    lse = torch.full((heads, total), -torch.inf, dtype=torch.float32, device=q.device).transpose(0, 1)
+    scale = d**-0.5 if softmax_scale is None else softmax_scale
+    # NEURON: host sync
+    starts, key_starts = cu_seqlens_qo.tolist(), cu_seqlens_kv.tolist()
+    for first, end, key_first, key_end in zip(starts, starts[1:], key_starts, key_starts[1:], strict=False):
+        if first == end or key_first == key_end:
+            continue
+        keys = k[key_first:key_end].to(torch.float32).transpose(0, 1)
+        values = v[key_first:key_end].to(torch.float32).transpose(0, 1)
+        step = max(_DENSE_LOGITS // (heads * (key_end - key_first)), 1)
+        for start in range(first, end, step):
+            stop = min(start + step, end)
+            # Keys that the first query of the slice sees, all of them without a mask.
+            seen = key_end - key_first - (end - 1 - start) if causal else None
+            out[start:stop], lse[start:stop] = _dense_slice(q[start:stop], keys, values, scale, seen)
+    return out, lse
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    head_dim_qk: int,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    deterministic: bool = False,
+    is_varlen: bool = True,
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """``flash_attn_varlen_func`` of ``qkv`` [total, h, 2 * head_dim_qk + d_v], queries, keys and values side by side in each head."""
+    q, k, v = qkv[..., :head_dim_qk], qkv[..., head_dim_qk : 2 * head_dim_qk], qkv[..., 2 * head_dim_qk :]
+    lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return flash_attn_varlen_func(q, k, v, *lengths, dropout_p, softmax_scale, causal, deterministic, is_varlen)
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    cu_seqlens_qo: torch.Tensor,
+    cu_seqlens_kv: torch.Tensor,
+    max_seqlen_qo: int,
+    max_seqlen_kv: int,
+    head_dim_qk: int,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    deterministic: bool = False,
+    is_varlen: bool = True,
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """``flash_attn_varlen_func`` of ``kv`` [total_k, h_k, head_dim_qk + d_v], keys and values side by side in each head."""
+    lengths = (cu_seqlens_qo, cu_seqlens_kv, max_seqlen_qo, max_seqlen_kv)
+    k, v = kv[..., :head_dim_qk], kv[..., head_dim_qk:]
+    return flash_attn_varlen_func(q, k, v, *lengths, dropout_p, softmax_scale, causal, deterministic, is_varlen)
+
+
+def _dense_slice(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, seen: Optional[int]
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Attention of queries [n, h, d] over fp32 keys and values [h_k, t, ...]; the first query sees ``seen`` keys, the next one more."""
+    count, heads, d = q.shape
+    key_heads, width = keys.shape[:2]
+    grouped = q.to(torch.float32).unflatten(1, (key_heads, -1)).permute(1, 2, 0, 3).reshape(key_heads, -1, d)
+    logits = torch.bmm(grouped, keys.transpose(1, 2)).mul_(scale).view(key_heads, heads // key_heads, count, width)
+    if seen is not None:
+        key = torch.arange(width, dtype=torch.int32, device=q.device)
+        logits.masked_fill_(key >= torch.arange(seen, seen + count, dtype=torch.int32, device=q.device).unsqueeze(1), _MASKED)
+    top = logits.amax(3, keepdim=True)
+    dead = top == _MASKED
+    weight = logits.sub_(top).exp_()
+    total = weight.sum(3, keepdim=True)
+    weight.mul_(total.reciprocal().masked_fill_(dead, 0))
+    out = torch.bmm(weight.view(key_heads, -1, width), values).view(key_heads, heads // key_heads, count, -1)
+    lse = (top + total.log()).masked_fill_(dead, -torch.inf)
+    return out.permute(2, 0, 1, 3).reshape(count, heads, -1).to(q.dtype), lse.permute(2, 0, 1, 3).reshape(count, heads)

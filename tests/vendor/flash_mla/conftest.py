@@ -8,7 +8,6 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,6 +17,8 @@ _ROOT = Path(__file__).resolve().parents[3]
 for _path in (_ROOT, _ROOT / "overrides" / "shared", _ROOT / "tests" / "kernels", Path(__file__).resolve().parent):
     if str(_path) not in sys.path:
         sys.path.insert(0, str(_path))
+
+from flash_mla_support import modules, package  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -33,14 +34,9 @@ class _OnTheCpu(TorchFunctionMode):
     """Upstream's tests name GPUs; what they make is made here."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.to and isinstance(args[1], torch.device):
+            return args[0]
         return func(*args, **{key: value for key, value in (kwargs or {}).items() if key != "device"})
-
-
-def module(name: str, **names: Any) -> types.ModuleType:
-    """A module that holds ``names`` and nothing else."""
-    made = types.ModuleType(name)
-    vars(made).update(names)
-    return made
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ def load(source_root: Callable[[str], Path]) -> Callable[..., types.ModuleType]:
         assert spec is not None and spec.loader is not None
         loaded = importlib.util.module_from_spec(spec)
         names = {name.replace("__", "."): value for name, value in neighbours.items()}
-        with patch.dict(sys.modules, names), _OnTheCpu():
+        with modules(names), _OnTheCpu():
             spec.loader.exec_module(loaded)
         return loaded
 
@@ -66,7 +62,7 @@ def flash_mla() -> Iterator[types.ModuleType]:
     from overrides.vendor.flash_mla import flash_mla_interface, fused_norm_rope_attn_rope_cast
 
     public = {name: value for name, value in vars(flash_mla_interface).items() if not name.startswith("_")}
-    package = module("flash_mla", fused_norm_rope_attn_rope_cast=fused_norm_rope_attn_rope_cast, **public)
-    package.__path__ = []
-    with patch.dict(sys.modules, {"flash_mla": package, "flash_mla.flash_mla_interface": flash_mla_interface}):
-        yield package
+    made = package("flash_mla", fused_norm_rope_attn_rope_cast=fused_norm_rope_attn_rope_cast, **public)
+    made.__path__ = []
+    with modules({"flash_mla": made, "flash_mla.flash_mla_interface": flash_mla_interface}):
+        yield made

@@ -229,7 +229,7 @@ def test_metadata_binds_the_calls_that_share_it() -> None:
         {"k_cache": torch.zeros(1, 1, 1, 288, dtype=torch.uint8)}, {"k_cache": torch.zeros(1, 1, 1, 584, dtype=torch.uint8)},
         {"k_cache": torch.zeros(1, 1, 2, 528, dtype=torch.uint8)}, {"indices": torch.zeros(3, 2, 4, dtype=torch.int64)},
     ],
-    ids=str,
+    ids=lambda change: "+".join(change),
 )  # fmt: skip
 def test_decode_refuses(change: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
@@ -276,7 +276,7 @@ def test_static_gate() -> None:
 def test_cost_does_not_grow_with_the_cache() -> None:
     small, large = step_arguments(7), step_arguments(700)
     assert new_bytes(decode_step, *small) == new_bytes(decode_step, *large) > 0
-    assert len(count_ops(decode_step, *small)) <= 62
+    assert len(count_ops(decode_step, *small)) <= 63
 
 
 def test_memory_of_a_prompt_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
