@@ -9,7 +9,7 @@ Formats of one token's row, after the cache formats of ``flash_mla`` (values, th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 
@@ -22,7 +22,8 @@ FP4_ROW_BYTES = 288
 _BYTE_DTYPES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 
 
-class KeyRows(NamedTuple):
+@dataclass(frozen=True)
+class KeyRows:
     """Rows that each of ``n`` queries attends to.
 
     ``table``: [rows, width] or [blocks, block_size, width], in a format of this module, words where it is aligned.
@@ -53,8 +54,13 @@ def cache_rows(cache: torch.Tensor, index: torch.Tensor, length: torch.Tensor | 
     assert cache.ndim == 4 and cache.shape[2] == 1, f"expected a cache of one key head, got {tuple(cache.shape)}"
     assert cache.dtype in _BYTE_DTYPES, f"expected a cache of bytes, got {cache.dtype}"
     blocks, block_size, _, width = cache.shape
-    assert width in (FP8_ROW_BYTES, FP4_ROW_BYTES), f"expected {FP8_ROW_BYTES} or {FP4_ROW_BYTES} bytes a token, got {width}"
-    assert cache.stride(1) == width and cache.stride(3) == 1, f"expected contiguous blocks, got strides {cache.stride()}"
+    assert width in (
+        FP8_ROW_BYTES,
+        FP4_ROW_BYTES,
+    ), f"expected {FP8_ROW_BYTES} or {FP4_ROW_BYTES} bytes a token, got {width}"
+    assert (
+        cache.stride(1) == width and cache.stride(3) == 1
+    ), f"expected contiguous blocks, got strides {cache.stride()}"
     table = as_words(cache.view(torch.uint8).squeeze(2))
     if table.stride(0) == block_size * table.stride(1):
         table = table.flatten(0, 1)

@@ -7,7 +7,7 @@ result of a query does not depend on its batch, with or without ``enable_batch_i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 
@@ -39,20 +39,20 @@ class FlashMLASchedMeta:
 
         causal: bool
         is_fp8_kvcache: bool
-        topk: Optional[int]
+        topk: int | None
 
-        extra_page_block_size: Optional[int]
-        extra_topk: Optional[int]
+        extra_page_block_size: int | None
+        extra_topk: int | None
 
         enable_batch_invariant: bool
 
     have_initialized: bool = False
-    config: Optional[Config] = None
-    tile_scheduler_metadata: Optional[torch.Tensor] = None
-    num_splits: Optional[torch.Tensor] = None
+    config: Config | None = None
+    tile_scheduler_metadata: torch.Tensor | None = None
+    num_splits: torch.Tensor | None = None
 
 
-def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[FlashMLASchedMeta, None]:
+def get_mla_metadata(*args: Any, **kwargs: Any) -> tuple[FlashMLASchedMeta, None]:
     """An empty metadata object for ``flash_mla_with_kvcache``, and None. All arguments are ignored."""
     return FlashMLASchedMeta(), None
 
@@ -60,22 +60,22 @@ def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[FlashMLASchedMeta, None
 def flash_mla_with_kvcache(
     q: torch.Tensor,
     k_cache: torch.Tensor,
-    block_table: Optional[torch.Tensor],
-    cache_seqlens: Optional[torch.Tensor],
+    block_table: torch.Tensor | None,
+    cache_seqlens: torch.Tensor | None,
     head_dim_v: int,
     tile_scheduler_metadata: FlashMLASchedMeta,
     num_splits: None = None,
-    softmax_scale: Optional[float] = None,
+    softmax_scale: float | None = None,
     causal: bool = False,
     is_fp8_kvcache: bool = True,
-    indices: Optional[torch.Tensor] = None,
-    attn_sink: Optional[torch.Tensor] = None,
-    extra_k_cache: Optional[torch.Tensor] = None,
-    extra_indices_in_kvcache: Optional[torch.Tensor] = None,
-    topk_length: Optional[torch.Tensor] = None,
-    extra_topk_length: Optional[torch.Tensor] = None,
+    indices: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    extra_k_cache: torch.Tensor | None = None,
+    extra_indices_in_kvcache: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+    extra_topk_length: torch.Tensor | None = None,
     enable_batch_invariant: bool = False,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of decoded tokens over chosen tokens of one or two paged, quantised caches.
 
     ``q``: bf16 (or fp32) [b, s_q, h, 512]. ``k_cache``: [blocks, block_size, 1, 528] bytes; ``extra_k_cache`` likewise, or with
@@ -98,7 +98,9 @@ def flash_mla_with_kvcache(
     assert is_fp8_kvcache, "only a quantised cache is supported"
     batch, s_q, heads, d = q.shape
     assert d == _HEAD_DIM and head_dim_v == _HEAD_DIM, f"expected heads of {_HEAD_DIM}, got {d} and {head_dim_v}"
-    assert k_cache.shape[3] == FP8_ROW_BYTES, f"expected {FP8_ROW_BYTES} bytes a token in k_cache, got {k_cache.shape[3]}"
+    assert (
+        k_cache.shape[3] == FP8_ROW_BYTES
+    ), f"expected {FP8_ROW_BYTES} bytes a token in k_cache, got {k_cache.shape[3]}"
     assert (extra_k_cache is None) == (extra_indices_in_kvcache is None), "an extra cache and its indices come together"
     assert extra_k_cache is not None or extra_topk_length is None, "extra_topk_length without an extra cache"
     _agree(
@@ -131,9 +133,9 @@ def flash_mla_sparse_fwd(
     indices: torch.Tensor,
     sm_scale: float,
     d_v: int = 512,
-    attn_sink: Optional[torch.Tensor] = None,
-    topk_length: Optional[torch.Tensor] = None,
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    attn_sink: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Attention of prompt tokens over chosen rows of ``kv``.
 
     ``q``: bf16 (or fp32) [s_q, h, d]. ``kv``: [s_kv, 1, d], of ``q``'s dtype. ``indices``: int32 [s_q, 1, topk]; what is
@@ -159,8 +161,8 @@ def _agree(meta: FlashMLASchedMeta, config: FlashMLASchedMeta.Config) -> None:
 
 
 def _per_query(
-    indices: torch.Tensor, length: Optional[torch.Tensor], batch: int, s_q: int
-) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+    indices: torch.Tensor, length: torch.Tensor | None, batch: int, s_q: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     assert indices.dtype == torch.int32 and indices.shape[:2] == (batch, s_q), f"{indices.dtype=} {indices.shape=}"
     if length is not None:
         assert length.dtype == torch.int32 and length.shape == (batch,), f"{length.dtype=} {length.shape=}"
@@ -177,11 +179,11 @@ def flash_attn_varlen_func(
     max_seqlen_qo: int,
     max_seqlen_kv: int,
     dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
+    softmax_scale: float | None = None,
     causal: bool = False,
     deterministic: bool = False,
     is_varlen: bool = True,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Dense attention of sequences laid end to end, each over its own keys; forward only, on the host's word for the lengths.
 
     ``q``: bf16 (or fp32) [total_q, h, d]. ``k``: [total_k, h_k, d], ``v``: [total_k, h_k, d_v], ``h`` a multiple of ``h_k``, each key
@@ -199,7 +201,9 @@ def flash_attn_varlen_func(
     assert not deterministic, "a deterministic backward is not supported"
     total, heads, d = q.shape
     key_heads, d_v = k.shape[1], v.shape[2]
-    assert heads % key_heads == 0 and k.shape[2] == d and v.shape[:2] == k.shape[:2], f"{q.shape=} {k.shape=} {v.shape=}"
+    assert (
+        heads % key_heads == 0 and k.shape[2] == d and v.shape[:2] == k.shape[:2]
+    ), f"{q.shape=} {k.shape=} {v.shape=}"
     out = torch.zeros((total, heads, d_v), dtype=q.dtype, device=q.device)
     lse = torch.full((heads, total), -torch.inf, dtype=torch.float32, device=q.device).transpose(0, 1)
     scale = d**-0.5 if softmax_scale is None else softmax_scale
@@ -225,11 +229,11 @@ def flash_attn_varlen_qkvpacked_func(
     max_seqlen: int,
     head_dim_qk: int,
     dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
+    softmax_scale: float | None = None,
     causal: bool = False,
     deterministic: bool = False,
     is_varlen: bool = True,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``flash_attn_varlen_func`` of ``qkv`` [total, h, 2 * head_dim_qk + d_v], queries, keys and values side by side in each head."""
     q, k, v = qkv[..., :head_dim_qk], qkv[..., head_dim_qk : 2 * head_dim_qk], qkv[..., 2 * head_dim_qk :]
     lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
@@ -245,11 +249,11 @@ def flash_attn_varlen_kvpacked_func(
     max_seqlen_kv: int,
     head_dim_qk: int,
     dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
+    softmax_scale: float | None = None,
     causal: bool = False,
     deterministic: bool = False,
     is_varlen: bool = True,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``flash_attn_varlen_func`` of ``kv`` [total_k, h_k, head_dim_qk + d_v], keys and values side by side in each head."""
     lengths = (cu_seqlens_qo, cu_seqlens_kv, max_seqlen_qo, max_seqlen_kv)
     k, v = kv[..., :head_dim_qk], kv[..., head_dim_qk:]
@@ -257,8 +261,8 @@ def flash_attn_varlen_kvpacked_func(
 
 
 def _dense_slice(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, seen: Optional[int]
-) -> Tuple[torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, seen: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of queries [n, h, d] over fp32 keys and values [h_k, t, ...]; the first query sees ``seen`` keys, the next one more."""
     count, heads, d = q.shape
     key_heads, width = keys.shape[:2]
@@ -266,7 +270,9 @@ def _dense_slice(
     logits = torch.bmm(grouped, keys.transpose(1, 2)).mul_(scale).view(key_heads, heads // key_heads, count, width)
     if seen is not None:
         key = torch.arange(width, dtype=torch.int32, device=q.device)
-        logits.masked_fill_(key >= torch.arange(seen, seen + count, dtype=torch.int32, device=q.device).unsqueeze(1), _MASKED)
+        logits.masked_fill_(
+            key >= torch.arange(seen, seen + count, dtype=torch.int32, device=q.device).unsqueeze(1), _MASKED
+        )
     top = logits.amax(3, keepdim=True)
     dead = top == _MASKED
     weight = logits.sub_(top).exp_()

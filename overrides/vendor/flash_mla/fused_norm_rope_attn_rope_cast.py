@@ -6,8 +6,6 @@ elements of every head of a group in turn; the two ``permute`` functions bring t
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
-
 import torch
 
 from neuron_numerics.casts import quantise_groups
@@ -40,9 +38,9 @@ def prefill(
     indices: torch.Tensor,
     sm_scale: float,
     d_v: int = 512,
-    attn_sink: Optional[torch.Tensor] = None,
-    topk_length: Optional[torch.Tensor] = None,
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    attn_sink: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Prompt tokens over chosen rows of ``kv``; see ``flash_mla_sparse_fwd`` for the attention's arguments.
 
     ``q``: bf16 [s_q, h, 512], as a projection by ``permute_q_b_proj``'s weight gives it. With ``enable_q_norm`` the logits are
@@ -77,12 +75,12 @@ def decode(
     indices_in_kvcache: torch.Tensor,
     sm_scale: float,
     d_v: int = 512,
-    attn_sink: Optional[torch.Tensor] = None,
-    topk_length: Optional[torch.Tensor] = None,
-    extra_k_cache: Optional[torch.Tensor] = None,
-    extra_indices_in_kvcache: Optional[torch.Tensor] = None,
-    extra_topk_length: Optional[torch.Tensor] = None,
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    attn_sink: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+    extra_k_cache: torch.Tensor | None = None,
+    extra_indices_in_kvcache: torch.Tensor | None = None,
+    extra_topk_length: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Decoded tokens over one or two paged, quantised caches; see ``prefill`` and ``flash_mla_with_kvcache``.
 
     There is no batch axis: ``q`` [s_q, h, 512], indices [s_q, topk], lengths [s_q]. Returns ``prefill``'s results but for the
@@ -100,10 +98,10 @@ def decode(
 
 
 def permute_q_b_proj(
-    weight_and_sf: Tuple[torch.Tensor, torch.Tensor],
+    weight_and_sf: tuple[torch.Tensor, torch.Tensor],
     h_q: int,
     d_q: int,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Reorder the rows of a query projection so that its results have the layout that ``prefill`` and ``decode`` read.
 
     The weight, e4m3 [h_q * d_q, r], and its scales [h_q * d_q, packs]; scales stay contiguous along the rows if they were.
@@ -118,10 +116,10 @@ def permute_q_b_proj(
 
 
 def permute_wv_proj(
-    weight_and_sf: Tuple[torch.Tensor, torch.Tensor],
+    weight_and_sf: tuple[torch.Tensor, torch.Tensor],
     wv_group_size: int,
     d_o: int,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Reorder the columns of an output projection so that it takes the results of ``prefill`` and ``decode``.
 
     The weight, e4m3 [groups, d_out, wv_group_size * d_o], and its scales, int32 [groups, d_out, wv_group_size * d_o / 128], four
@@ -130,7 +128,9 @@ def permute_wv_proj(
     weight, sf = weight_and_sf
     chunks = d_o // _OUTPUT_CHUNK
     assert weight.shape[2] == wv_group_size * d_o, f"{weight.shape=} {wv_group_size=} {d_o=}"
-    assert sf.shape[2] * _PACK == wv_group_size * chunks, f"expected a scale for {_OUTPUT_CHUNK} values, got {sf.shape=}"
+    assert (
+        sf.shape[2] * _PACK == wv_group_size * chunks
+    ), f"expected a scale for {_OUTPUT_CHUNK} values, got {sf.shape=}"
     order = (*weight.shape[:2], wv_group_size, chunks)
     permuted = weight.view(torch.uint8).reshape(*order, _OUTPUT_CHUNK).transpose(2, 3).reshape(weight.shape)
     scale = sf.contiguous().view(torch.uint8).view(order).transpose(2, 3).reshape(*weight.shape[:2], -1)
@@ -138,9 +138,13 @@ def permute_wv_proj(
 
 
 def _check(neox: bool, rope_dim: int, group: int, column_major: bool, round_sf: bool, packed: bool) -> None:
-    assert not neox and rope_dim == _ROPE_DIM, f"expected neighbours paired over {_ROPE_DIM} dimensions, got {neox=} {rope_dim=}"
+    assert (
+        not neox and rope_dim == _ROPE_DIM
+    ), f"expected neighbours paired over {_ROPE_DIM} dimensions, got {neox=} {rope_dim=}"
     assert group == _OUTPUT_CHUNK, f"expected a scale for {_OUTPUT_CHUNK} values, got {group}"
-    assert column_major and round_sf and packed, f"expected packed, column-major ue8m0 scales, got {column_major=} {round_sf=} {packed=}"
+    assert (
+        column_major and round_sf and packed
+    ), f"expected packed, column-major ue8m0 scales, got {column_major=} {round_sf=} {packed=}"
 
 
 def _norm_factor(q: torch.Tensor, eps: float) -> torch.Tensor:
@@ -151,7 +155,7 @@ def _norm_factor(q: torch.Tensor, eps: float) -> torch.Tensor:
 
 def _rotated_query(
     q: torch.Tensor, positions: torch.Tensor, cos_sin_cache: torch.Tensor
-) -> Tuple[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """The queries in head order, rotated and rounded to bf16, and the angles' cosines and sines [s, 1, 32]."""
     heads, d = q.shape[1:]
     plain = q.reshape(-1, d // _QUERY_CHUNK, heads, _QUERY_CHUNK).transpose(1, 2).reshape(-1, heads, d)
@@ -169,10 +173,14 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool
     return x
 
 
-def _cast_output(out: torch.Tensor, groups: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def _cast_output(out: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
     """e4m3 [s, groups, h / groups * d] and packed scales of fp32 ``out`` [s, h, d], heads interleaved by 32 elements."""
     tokens, heads, d = out.shape
-    ordered = out.view(tokens, groups, heads // groups, d // _OUTPUT_CHUNK, _OUTPUT_CHUNK).transpose(2, 3).reshape(tokens, groups, -1)
+    ordered = (
+        out.view(tokens, groups, heads // groups, d // _OUTPUT_CHUNK, _OUTPUT_CHUNK)
+        .transpose(2, 3)
+        .reshape(tokens, groups, -1)
+    )
     scaled, scale = quantise_groups(ordered, quant_format("e4m3", "ue8m0"), _OUTPUT_CHUNK)
     packed = scale.encoded.to(torch.uint8).view(torch.int32)
     return scaled.to(E4M3.storage), _column_major(packed.transpose(0, 1)).transpose(0, 1)
@@ -182,7 +190,9 @@ def _column_major(scale: torch.Tensor) -> torch.Tensor:
     """A copy of ``scale`` [..., rows, columns] that is contiguous along the rows, columns padded to a multiple of 4."""
     rows = scale.shape[-2]
     padded = torch.empty(
-        (*scale.shape[:-2], scale.shape[-1], -(-rows // _COLUMN_ALIGNMENT) * _COLUMN_ALIGNMENT), dtype=scale.dtype, device=scale.device
+        (*scale.shape[:-2], scale.shape[-1], -(-rows // _COLUMN_ALIGNMENT) * _COLUMN_ALIGNMENT),
+        dtype=scale.dtype,
+        device=scale.device,
     )
     out = padded.transpose(-1, -2).narrow(-2, 0, rows)
     return out.copy_(scale)

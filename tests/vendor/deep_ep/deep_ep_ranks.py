@@ -112,7 +112,9 @@ class _Check:
             # The sender's scales lie column-major, as a cast leaves them.
             self.x = values, scales.T.contiguous().T if case.column_major else scales
             self.reference_x = values.view(torch.uint8), scales
-        biases = [torch.randn((tokens, case.hidden), generator=generator).to(torch.bfloat16) for _ in range(case.biases)]
+        biases = [
+            torch.randn((tokens, case.hidden), generator=generator).to(torch.bfloat16) for _ in range(case.biases)
+        ]
         self.bias: Any = tuple(biases) if case.biases == 2 else biases[0] if biases else None
         self.buffer = ep.EPBuffer(
             group, num_max_tokens_per_rank=case.limit, hidden=case.hidden, num_topk=case.topk, use_fp8_dispatch=case.fp8,
@@ -134,7 +136,9 @@ class _Check:
         return tuple(results)
 
     def dispatch(self, **arguments: Any) -> tuple[Any, ...]:
-        return self.call(self.buffer.dispatch, x=self.x, use_tma_aligned_col_major_sf=self.case.column_major, **arguments)
+        return self.call(
+            self.buffer.dispatch, x=self.x, use_tma_aligned_col_major_sf=self.case.column_major, **arguments
+        )
 
     def first_dispatch(self, **arguments: Any) -> tuple[Any, ...]:
         return self.dispatch(
@@ -183,7 +187,9 @@ class _Check:
         assert torch.equal(weights[: self.count], self.want_weights)
         assert torch.equal(handle.recv_src_metadata[: self.count, 0], self.want_source)
         last = torch.where(self.want_topk >= 0, torch.arange(case.topk), -1).amax(1)
-        assert torch.equal(handle.recv_src_metadata[: self.count, 1].long(), self.want_source // case.limit * case.topk + last)
+        assert torch.equal(
+            handle.recv_src_metadata[: self.count, 1].long(), self.want_source // case.limit * case.topk + last
+        )
         assert torch.equal(handle.psum_num_recv_tokens_per_scaleup_rank, self.psum)
         counts = torch.bincount(self.want_topk[self.want_topk >= 0], minlength=self.local)
         aligned = -(-counts // case.alignment) * case.alignment
@@ -281,7 +287,9 @@ class _Check:
         assert same is handle and weights is None
         self.same_rows(x, rows, rows)
         assert torch.equal(topk[: self.count], self.want_topk)
-        x, topk, weights, same = self.dispatch(handle=expanded, topk_weights=self.weights, do_expand=True, do_zero_padding=True)
+        x, topk, weights, same = self.dispatch(
+            handle=expanded, topk_weights=self.weights, do_expand=True, do_zero_padding=True
+        )
         assert same is expanded and topk is None
         self.check_expanded(x, weights, expanded)
         used = torch.zeros(weights.shape[0], dtype=torch.bool)
@@ -298,10 +306,15 @@ def check_engram(ep: Any, group: Any, fp8: bool, on_host: bool, column_major: bo
     entries, hidden, packs, limit, each = [5, 9], 64, 3, 6, 4
     dtype = torch.float8_e4m3fn if fp8 else torch.bfloat16
     tables = [torch.randn((count * ranks, hidden), generator=generator).to(dtype) for count in entries]
-    scales = [torch.randint(0, 1 << 15, (count * ranks, packs), generator=generator, dtype=torch.int16) for count in entries]
+    scales = [
+        torch.randint(0, 1 << 15, (count * ranks, packs), generator=generator, dtype=torch.int16) for count in entries
+    ]
     sizes = (entries, hidden, limit, each, dtype, packs if fp8 else 0)
     device_bytes, shard_bytes = ep.EngramBuffer.get_storage_size_hint(group, *sizes)
-    assert device_bytes % (2 << 20) == shard_bytes % (2 << 20) == 0 and shard_bytes >= sum(entries) * hidden * dtype.itemsize
+    assert (
+        device_bytes % (2 << 20) == shard_bytes % (2 << 20) == 0
+        and shard_bytes >= sum(entries) * hidden * dtype.itemsize
+    )
     qps, depth, restrict = ep.EngramBuffer.get_theoretical_config(group, len(entries), limit, each)
     buffer = ep.EngramBuffer(
         group=group, num_gpu_bytes=device_bytes, num_rdma_storage_size=shard_bytes, use_cpu_rdma_storage=on_host, num_allocated_qps=qps,
@@ -315,13 +328,19 @@ def check_engram(ep: Any, group: Any, fp8: bool, on_host: bool, column_major: bo
         shard.view(torch.uint8).fill_(0xFF)
     for turn, tokens in enumerate((limit - rank % limit, 0, limit)):
         own = torch.Generator().manual_seed(SEED + 10 * rank + turn)
-        indices = torch.stack([torch.randint(0, count * ranks, (tokens, each), generator=own, dtype=torch.int32) for count in entries])
+        indices = torch.stack(
+            [torch.randint(0, count * ranks, (tokens, each), generator=own, dtype=torch.int32) for count in entries]
+        )
         hooks = buffer.fetch(indices, use_tma_aligned_col_major_sf=column_major)
         assert len(hooks) == 2
         for layer in (0, 1) if turn else (1, 0):
             got = hooks[layer]()
             data, sf = got if fp8 else (got, None)
-            want = tables[layer].view(torch.uint8)[indices[layer].view(-1).long()].view(tokens, each * hidden * dtype.itemsize)
+            want = (
+                tables[layer]
+                .view(torch.uint8)[indices[layer].view(-1).long()]
+                .view(tokens, each * hidden * dtype.itemsize)
+            )
             assert data.dtype == dtype and data.is_contiguous() and data.shape == (tokens, each * hidden)
             assert torch.equal(data.view(torch.uint8), want)
             if sf is not None:
@@ -331,7 +350,9 @@ def check_engram(ep: Any, group: Any, fp8: bool, on_host: bool, column_major: bo
     buffer.destroy()
 
 
-ENGRAMS = tuple((fp8, on_host, column_major) for fp8 in (False, True) for on_host in (False, True) for column_major in (False, True))
+ENGRAMS = tuple(
+    (fp8, on_host, column_major) for fp8 in (False, True) for on_host in (False, True) for column_major in (False, True)
+)
 
 
 def names() -> list[str]:
@@ -380,7 +401,10 @@ def run(ranks: int, upstream: Path) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "out")
         mp.start_processes(
-            _rank_main, args=(ranks, os.path.join(folder, "store"), str(upstream), out), nprocs=ranks, start_method="spawn"
+            _rank_main,
+            args=(ranks, os.path.join(folder, "store"), str(upstream), out),
+            nprocs=ranks,
+            start_method="spawn",
         )
         failures: dict[str, str] = {}
         for rank in range(ranks):

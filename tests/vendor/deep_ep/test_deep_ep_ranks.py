@@ -24,7 +24,9 @@ def broken(name: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     return set(deep_ep_ranks.check_all(upstream, None))
 
 
-def test_a_wrong_order_shows(source_root: Callable[[str], Path], lone_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_order_shows(
+    source_root: Callable[[str], Path], lone_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = ep._sum_rows
 
     def backwards(x: torch.Tensor, rows: torch.Tensor, outside: torch.Tensor) -> torch.Tensor:
@@ -33,7 +35,9 @@ def test_a_wrong_order_shows(source_root: Callable[[str], Path], lone_rank: None
     assert "all-choose" in broken("_sum_rows", backwards, monkeypatch, source_root("deep_ep"))
 
 
-def test_a_wrong_inverse_shows(source_root: Callable[[str], Path], lone_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_inverse_shows(
+    source_root: Callable[[str], Path], lone_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = ep._inverse
 
     def shifted(target: torch.Tensor, value: torch.Tensor, size: int) -> torch.Tensor:

@@ -11,7 +11,12 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def attention(
-    q: torch.Tensor, rows: torch.Tensor, valid: torch.Tensor, scale: float | torch.Tensor, d_v: int, sink: torch.Tensor | None
+    q: torch.Tensor,
+    rows: torch.Tensor,
+    valid: torch.Tensor,
+    scale: float | torch.Tensor,
+    d_v: int,
+    sink: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """out, largest logits and natural log-sum-exp, fp64, of ``q`` [n, h, d] over ``rows`` [n, t, d] where ``valid`` [n, t].
 
@@ -23,7 +28,9 @@ def attention(
     lse = logits.logsumexp(-1)
     top = logits.amax(-1) if logits.shape[-1] else torch.full_like(lse, -math.inf)
     over = lse if sink is None else torch.logaddexp(lse, sink.double().expand_as(lse))
-    weights = torch.where(logits == -math.inf, 0.0, (logits - over.masked_fill(over == -math.inf, 0.0)[..., None]).exp())
+    weights = torch.where(
+        logits == -math.inf, 0.0, (logits - over.masked_fill(over == -math.inf, 0.0)[..., None]).exp()
+    )
     # An infinite sink leaves nothing for the rows.
     weights = torch.where(over[..., None] == math.inf, 0.0, weights)
     values = torch.where(valid[..., None], rows.double()[..., :d_v], 0.0)

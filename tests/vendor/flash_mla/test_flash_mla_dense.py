@@ -20,7 +20,9 @@ from overrides.vendor.flash_mla.flash_mla_interface import (
 )
 
 
-def is_allclose(name: str, ans: torch.Tensor, ref: torch.Tensor, abs_tol: float, rel_tol: float, cos_diff_tol: float = math.inf) -> bool:
+def is_allclose(
+    name: str, ans: torch.Tensor, ref: torch.Tensor, abs_tol: float, rel_tol: float, cos_diff_tol: float = math.inf
+) -> bool:
     """What upstream's comparison asks for: each element within one of both tolerances, and the whole in direction."""
     ans, ref = ans.double(), ref.double()
     error = (ans - ref).abs()
@@ -31,7 +33,12 @@ def is_allclose(name: str, ans: torch.Tensor, ref: torch.Tensor, abs_tol: float,
 @pytest.fixture
 def upstream_test(load: Callable[..., Any], flash_mla: types.ModuleType) -> Iterator[Any]:
     timing = package("triton", testing=types.SimpleNamespace(do_bench=lambda run, warmup, rep: [run(), 1.0][1]))
-    loaded = load("flash_mla", "tests/test_fmha_sm100.py", triton=timing, kernelkit=package("kernelkit", check_is_allclose=is_allclose))
+    loaded = load(
+        "flash_mla",
+        "tests/test_fmha_sm100.py",
+        triton=timing,
+        kernelkit=package("kernelkit", check_is_allclose=is_allclose),
+    )
     torch.set_default_dtype(torch.bfloat16)
     yield loaded
     torch.set_default_dtype(torch.float32)
@@ -61,8 +68,14 @@ def test_empty_sequences_and_more_queries_than_keys(causal: bool, logits: int, m
     out, lse = flash_attn_varlen_func(q, k, v, starts, key_starts, 9, 6, causal=causal)
     assert lse.stride() == (1, 16) and out.shape == (16, 4, 32)
     for i, (count, keys) in enumerate(zip(counts, key_counts, strict=True)):
-        mine, theirs = slice(int(starts[i]), int(starts[i]) + count), slice(int(key_starts[i]), int(key_starts[i]) + keys)
-        seen = torch.arange(keys) <= torch.arange(count)[:, None] + (keys - count) if causal else torch.ones(count, keys, dtype=torch.bool)
+        mine, theirs = slice(int(starts[i]), int(starts[i]) + count), slice(
+            int(key_starts[i]), int(key_starts[i]) + keys
+        )
+        seen = (
+            torch.arange(keys) <= torch.arange(count)[:, None] + (keys - count)
+            if causal
+            else torch.ones(count, keys, dtype=torch.bool)
+        )
         for head in range(4):
             key, value = k[theirs, head // 2].double(), v[theirs, head // 2].double()
             logits_here = (q[mine, head].double() @ key.T / 8).masked_fill(~seen, -math.inf)
@@ -77,7 +90,9 @@ def test_packed_forms() -> None:
     starts = sequences([5, 7])
     want = flash_attn_varlen_func(q, k, v, starts, starts, 7, 7, causal=True, softmax_scale=0.2)
     packed = flash_attn_varlen_qkvpacked_func(torch.cat((q, k, v), 2), starts, 7, 64, causal=True, softmax_scale=0.2)
-    pair = flash_attn_varlen_kvpacked_func(q, torch.cat((k, v), 2), starts, starts, 7, 7, 64, causal=True, softmax_scale=0.2)
+    pair = flash_attn_varlen_kvpacked_func(
+        q, torch.cat((k, v), 2), starts, starts, 7, 7, 64, causal=True, softmax_scale=0.2
+    )
     for got in (packed, pair):
         assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
 

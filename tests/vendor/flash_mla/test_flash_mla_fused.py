@@ -43,7 +43,9 @@ def reference_decode(p: Any, t: Any, factor: torch.Tensor | None) -> tuple[Any, 
 def upstream(load: Callable[..., Any], flash_mla: types.ModuleType) -> Any:
     """Upstream's test of the fused kernels, for the references it composes."""
     names = {"TestParam": None, "Testcase": None, "RawTestParamForDecode": None, "TestcaseForDecode": None}
-    kit = package("kernelkit", get_current_platform=lambda: 1, Platform=SimpleNamespace(CUDA=1), Counter=SimpleNamespace)
+    kit = package(
+        "kernelkit", get_current_platform=lambda: 1, Platform=SimpleNamespace(CUDA=1), Counter=SimpleNamespace
+    )
     ref = package("ref", ref_sparse_attn_fwd=reference_prefill, ref_sparse_attn_decode=reference_decode)
     loaded = load(
         "flash_mla", "tests/test-fused-norm-rope-attn-rope-cast.py", tile_kernels=package("tile_kernels"), deep_gemm=package("deep_gemm"),
@@ -71,7 +73,11 @@ def plain(out: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
 def check_cast(out: torch.Tensor, sf: torch.Tensor, want: torch.Tensor) -> None:
     """Within e4m3's rounding of the reference, whose own cast gives the same scales and nearly all of the same values."""
     tokens = out.shape[0]
-    assert out.shape == (tokens, GROUPS, HEADS // GROUPS * 512) and out.dtype == torch.float8_e4m3fn and out.is_contiguous()
+    assert (
+        out.shape == (tokens, GROUPS, HEADS // GROUPS * 512)
+        and out.dtype == torch.float8_e4m3fn
+        and out.is_contiguous()
+    )
     assert sf.shape == (tokens, GROUPS, HEADS // GROUPS * 4) and sf.dtype == torch.int32 and sf.stride(0) == 1
     assert sf.stride(2) == -(-tokens // 4) * 4
     got = plain(out, sf)
@@ -96,7 +102,9 @@ def test_prefill(upstream: Any, norm: bool, edges: bool) -> None:
     positions = torch.randint(0, 4096, (s_q,), dtype=torch.int32)
     table = upstream.cos_sin_cache[:4096].contiguous()
     case = SimpleNamespace(q=q, kv=kv, indices=indices, sm_scale=SCALE, attn_sink=sink, topk_length=length)
-    want = upstream.ref_fused_norm_rope_attn_rope_cast_fwd(SimpleNamespace(d_qk=512, d_v=512), case, norm, table, positions.long())
+    want = upstream.ref_fused_norm_rope_attn_rope_cast_fwd(
+        SimpleNamespace(d_qk=512, d_v=512), case, norm, table, positions.long()
+    )
     got = prefill(
         enable_q_norm=norm, token_positions=positions, cos_sin_cache=table, q=permuted(q), kv=kv, indices=indices, sm_scale=SCALE,
         attn_sink=sink, topk_length=length, **FIXED,
@@ -122,7 +130,9 @@ def test_decode(upstream: Any, norm: bool, extra: int | None) -> None:
     positions = torch.randint(0, 512, (b * s_q,), dtype=torch.int32)
     table = upstream.cos_sin_cache[:512].contiguous()
     case = SimpleNamespace(q=q, rows=torch.cat(rows, 1), valid=torch.cat(valid, 1), sm_scale=SCALE, attn_sink=sink)
-    want = upstream.ref_fused_norm_rope_attn_rope_cast_decode(SimpleNamespace(d_qk=512, d_v=512), case, norm, table, positions.long())
+    want = upstream.ref_fused_norm_rope_attn_rope_cast_decode(
+        SimpleNamespace(d_qk=512, d_v=512), case, norm, table, positions.long()
+    )
     more: dict[str, Any] = {}
     if extra is not None:
         more = {"extra_k_cache": caches[1].stored, "extra_indices_in_kvcache": index[1], "extra_topk_length": length[1]}
@@ -142,7 +152,10 @@ def check_rounded(got: torch.Tensor, want: torch.Tensor) -> None:
 
 
 def test_q_b_proj_gives_queries_in_the_kernels_order() -> None:
-    weight, sf = torch.randint(-8, 8, (HEADS * 512, 64)).float().to(torch.float8_e4m3fn), torch.randint(0, 99, (3, HEADS * 512), dtype=torch.int32).T
+    weight, sf = (
+        torch.randint(-8, 8, (HEADS * 512, 64)).float().to(torch.float8_e4m3fn),
+        torch.randint(0, 99, (3, HEADS * 512), dtype=torch.int32).T,
+    )
     permuted_weight, permuted_sf = permute_q_b_proj((weight, sf), HEADS, 512)
     x = torch.randint(-4, 4, (5, 64)).double()
     assert permuted_weight.dtype == weight.dtype and permuted_weight.shape == weight.shape
@@ -151,7 +164,9 @@ def test_q_b_proj_gives_queries_in_the_kernels_order() -> None:
     # A row's scales go with it.
     assert permuted_sf.shape == sf.shape and permuted_sf.stride() == (1, HEADS * 512)
     row_of = (permuted(torch.arange(HEADS * 512).view(1, HEADS, 512))).flatten()
-    assert torch.equal(permuted_sf, sf[row_of]) and torch.equal(permuted_weight.view(torch.uint8), weight.view(torch.uint8)[row_of])
+    assert torch.equal(permuted_sf, sf[row_of]) and torch.equal(
+        permuted_weight.view(torch.uint8), weight.view(torch.uint8)[row_of]
+    )
 
 
 def test_wv_proj_takes_the_results_in_the_kernels_order() -> None:
@@ -159,7 +174,9 @@ def test_wv_proj_takes_the_results_in_the_kernels_order() -> None:
     weight = torch.randint(-8, 8, (GROUPS, d_out, size * 512)).float().to(torch.float8_e4m3fn)
     sf = torch.randint(0, 2**31 - 1, (GROUPS, size * 4, d_out), dtype=torch.int32).transpose(1, 2)
     permuted_weight, permuted_sf = permute_wv_proj((weight, sf), size, 512)
-    assert permuted_weight.shape == weight.shape and permuted_sf.shape == sf.shape and permuted_sf.stride()[1:] == (1, 8)
+    assert (
+        permuted_weight.shape == weight.shape and permuted_sf.shape == sf.shape and permuted_sf.stride()[1:] == (1, 8)
+    )
     o = torch.randint(-4, 4, (GROUPS, size, 512)).double()
     ordered = o.unflatten(2, (16, 32)).transpose(1, 2).reshape(GROUPS, -1)
     want = torch.einsum("gk,gdk->gd", o.flatten(1), weight.double())

@@ -77,8 +77,14 @@ def formats(source_root: Callable[[str], Path]) -> dict[str, SimpleNamespace]:
     text = (source_root("deepinfer") / "deepinfer/model_executor/layers/tilelang_ops/cache_common.py").read_text()
     found = {}
     for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "KVCacheFormat":
-            made = SimpleNamespace(**{word.arg: ast.literal_eval(word.value) for word in node.value.keywords if word.arg})
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.value.func) == "KVCacheFormat"
+        ):
+            made = SimpleNamespace(
+                **{word.arg: ast.literal_eval(word.value) for word in node.value.keywords if word.arg}
+            )
             made.num_elements = made.quantized_elements + made.bf16_elements
             made.quantized_bytes = made.quantized_elements // (2 if made.quantized_dtype == "e2m1" else 1)
             made.num_scales = made.sf_bytes = made.quantized_elements // max(made.elements_per_sf, 1)
@@ -96,7 +102,9 @@ def test_the_engines_kernels_write_what_attention_reads(formats: dict[str, Simpl
     store_kv_cache_tl(layout, block_size)(kv, stored, slots)
     rows = cache_rows(stored.unsqueeze(2), slots.view(1, 17), None)
     got = take_rows(rows, 0, 1)[0]
-    want = torch.tensor([oracle.decoded(stored.view(40, -1)[slot].tolist()) for slot in slots.tolist()], dtype=torch.float64)
+    want = torch.tensor(
+        [oracle.decoded(stored.view(40, -1)[slot].tolist()) for slot in slots.tolist()], dtype=torch.float64
+    )
     assert torch.equal(got.double(), want)
     assert (got - kv.float()).abs().max() <= kv.float().abs().max() * (0.04 if layout.bytes_per_token == 528 else 0.2)
     if layout.bytes_per_token == 528:
@@ -107,5 +115,9 @@ def test_the_engines_kernels_write_what_attention_reads(formats: dict[str, Simpl
         q = torch.randn(1, 1, 64, 512).to(torch.bfloat16)
         index = slots.view(1, 1, 17)
         out, lse = flash_mla_with_kvcache(q, stored.unsqueeze(2), None, None, 512, FlashMLASchedMeta(), indices=index)
-        want_out, _, want_lse = oracle.attention(q[0], want.unsqueeze(0), torch.ones(1, 17, dtype=torch.bool), 512**-0.5, 512, None)
-        assert (out[0].double() - want_out).abs().max() < 8e-3 and torch.allclose(lse[..., 0].double(), want_lse, atol=1e-5)
+        want_out, _, want_lse = oracle.attention(
+            q[0], want.unsqueeze(0), torch.ones(1, 17, dtype=torch.bool), 512**-0.5, 512, None
+        )
+        assert (out[0].double() - want_out).abs().max() < 8e-3 and torch.allclose(
+            lse[..., 0].double(), want_lse, atol=1e-5
+        )

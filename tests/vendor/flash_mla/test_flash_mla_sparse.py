@@ -86,7 +86,9 @@ def test_prefill_of_narrow_values_and_strided_inputs() -> None:
 @pytest.mark.parametrize(("s_q", "s_kv", "topk"), [(0, 5, 4), (3, 0, 4), (3, 5, 0)])
 def test_prefill_of_nothing(s_q: int, s_kv: int, topk: int) -> None:
     q, kv = torch.randn(s_q, 4, 512).to(torch.bfloat16), torch.randn(s_kv, 1, 512).to(torch.bfloat16)
-    out, top, lse = flash_mla_sparse_fwd(q, kv, torch.zeros((s_q, 1, topk), dtype=torch.int32), SCALE, attn_sink=torch.zeros(4))
+    out, top, lse = flash_mla_sparse_fwd(
+        q, kv, torch.zeros((s_q, 1, topk), dtype=torch.int32), SCALE, attn_sink=torch.zeros(4)
+    )
     assert out.shape == (s_q, 4, 512) and not out.any()
     assert (top == -math.inf).all() and (lse == math.inf).all() and top.shape == lse.shape == (s_q, 4)
 
@@ -116,10 +118,21 @@ LAYOUTS = {"fp8": (528,), "fp8+fp8": (528, 528), "fp8+fp4": (528, 288)}
 class Decode:
     """Arguments of one decode call, and what it should give."""
 
-    def __init__(self, layout: str, b: int = 3, s_q: int = 2, heads: int = 8, spare: int = 0, lengths: bool = False, sink: bool = False):
+    def __init__(
+        self,
+        layout: str,
+        b: int = 3,
+        s_q: int = 2,
+        heads: int = 8,
+        spare: int = 0,
+        lengths: bool = False,
+        sink: bool = False,
+    ):
         self.q = torch.randn(b, s_q, heads, 512).to(torch.bfloat16)
         blocks, sizes, topks = (7, 6), (5, 9), (12, 20)
-        self.caches = [oracle.random_cache(blocks[i], sizes[i], width, spare) for i, width in enumerate(LAYOUTS[layout])]
+        self.caches = [
+            oracle.random_cache(blocks[i], sizes[i], width, spare) for i, width in enumerate(LAYOUTS[layout])
+        ]
         self.indices, self.lengths, rows, valid = [], [], [], []
         for i, cache in enumerate(self.caches):
             count = blocks[i] * sizes[i]
@@ -136,7 +149,12 @@ class Decode:
             valid.append(counts)
         self.sink = sinks(heads) if sink else None
         out, _, lse = oracle.attention(
-            self.q.flatten(0, 1), torch.cat(rows, 2).flatten(0, 1), torch.cat(valid, 2).flatten(0, 1), SCALE, 512, self.sink
+            self.q.flatten(0, 1),
+            torch.cat(rows, 2).flatten(0, 1),
+            torch.cat(valid, 2).flatten(0, 1),
+            SCALE,
+            512,
+            self.sink,
         )
         self.want = out.view(b, s_q, heads, 512), lse.view(b, s_q, heads).transpose(1, 2)
 
@@ -157,7 +175,9 @@ class Decode:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("lengths", "sink", "spare"), [(False, False, 0), (True, True, 0), (True, False, 176), (False, True, 7)])
+@pytest.mark.parametrize(
+    ("lengths", "sink", "spare"), [(False, False, 0), (True, True, 0), (True, False, 176), (False, True, 7)]
+)
 def test_decode(layout: str, lengths: bool, sink: bool, spare: int) -> None:
     case = Decode(layout, spare=spare, lengths=lengths, sink=sink)
     out, lse = case.run()
@@ -208,7 +228,9 @@ def test_metadata_binds_the_calls_that_share_it() -> None:
     meta, nothing = get_mla_metadata(1, 2, anything=3)
     assert nothing is None and not meta.have_initialized and meta.config is None
     first = case.run(tile_scheduler_metadata=meta)
-    assert meta.have_initialized and meta.config == FlashMLASchedMeta.Config(3, 2, 8, 5, 1, False, True, 12, 9, 20, False)
+    assert meta.have_initialized and meta.config == FlashMLASchedMeta.Config(
+        3, 2, 8, 5, 1, False, True, 12, 9, 20, False
+    )
     assert meta.tile_scheduler_metadata is None and meta.num_splits is None
     again = case.run(tile_scheduler_metadata=meta)
     assert torch.equal(first[0], again[0])
@@ -241,7 +263,23 @@ def decode_step(
     length: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
 ) -> None:  # fmt: skip
     result = flash_mla_with_kvcache(
-        q, k, None, None, 512, FlashMLASchedMeta(), None, SCALE, False, True, index, sink, extra, extra_index, length, length, True
+        q,
+        k,
+        None,
+        None,
+        512,
+        FlashMLASchedMeta(),
+        None,
+        SCALE,
+        False,
+        True,
+        index,
+        sink,
+        extra,
+        extra_index,
+        length,
+        length,
+        True,
     )
     out.copy_(result[0])
     lse.copy_(result[1])
@@ -253,7 +291,17 @@ def step_arguments(blocks: int = 7) -> tuple[torch.Tensor, ...]:
     index = torch.randint(-1, 35, (b, 1, 12), dtype=torch.int32)
     length = torch.randint(1, 12, (b,), dtype=torch.int32)
     q = torch.randn(b, 1, heads, 512).to(torch.bfloat16)
-    return q, caches[0], index, torch.zeros(heads), caches[1], index.clone(), length, torch.empty_like(q), torch.empty(b, heads, 1)
+    return (
+        q,
+        caches[0],
+        index,
+        torch.zeros(heads),
+        caches[1],
+        index.clone(),
+        length,
+        torch.empty_like(q),
+        torch.empty(b, heads, 1),
+    )
 
 
 def prefill_step(q: torch.Tensor, kv: torch.Tensor, index: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> None:
@@ -268,7 +316,12 @@ def test_static_gate() -> None:
     check_fullgraph(decode_step, *arguments)
     assert wide_ops(decode_step, *arguments) == []
     q = torch.randn(6, 4, 512).to(torch.bfloat16)
-    prompt = q, torch.randn(20, 1, 512).to(torch.bfloat16), torch.randint(-1, 22, (6, 1, 8), dtype=torch.int32), torch.empty_like(q)
+    prompt = (
+        q,
+        torch.randn(20, 1, 512).to(torch.bfloat16),
+        torch.randint(-1, 22, (6, 1, 8), dtype=torch.int32),
+        torch.empty_like(q),
+    )
     check_fake(prefill_step, *prompt, torch.empty(6, 4))
     check_fullgraph(prefill_step, *prompt, torch.empty(6, 4))
 

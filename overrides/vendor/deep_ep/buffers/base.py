@@ -6,7 +6,7 @@ Collectives allocate what they need, so a buffer holds no memory of its own; siz
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ class _Runtime:
     """What a live buffer reports of itself."""
 
     def __init__(self, rank: int, ranks: int, device_bytes: int, host_bytes: int = 0) -> None:
-        self.main_context = self
+        self.main_context: _Runtime | None = self
         self._sizes = f"rank {rank} of {ranks}: {device_bytes} bytes on the device, {host_bytes} on the host"
 
     def print_memory_usage(self) -> None:
@@ -35,7 +35,7 @@ class BufferBase(ABC):
 
     def __init__(self, explicitly_destroy: bool = False):
         self.explicitly_destroy = explicitly_destroy
-        self.runtime: Optional[_Runtime] = None
+        self.runtime: _Runtime | None = None
 
     @property
     def main_context(self) -> Any:
@@ -60,7 +60,7 @@ class BufferBase(ABC):
         if group is not None:
             self.rank_idx, self.num_ranks = group.rank(), group.size()
 
-    def _exchange(self, sent: torch.Tensor, in_background: bool = False) -> Tuple[torch.Tensor, Any]:
+    def _exchange(self, sent: torch.Tensor, in_background: bool = False) -> tuple[torch.Tensor, Any]:
         """Give ``sent[r]`` to rank r, get ``received[r]`` from it: int32 [ranks, ...] of one shape on all ranks.
 
         Returns ``received`` and the work to wait for, None when there is nothing to wait for.

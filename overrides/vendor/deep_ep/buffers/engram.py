@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, List, Optional, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,7 @@ _DEFAULT_DEPTH = 1024
 _MOST_DEPTH = 32768
 
 
-def _takes_former_name(init: Callable) -> Callable:
+def _takes_former_name(init: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(init)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
         if "num_rdma_storage_size" in kwargs:
@@ -66,7 +67,7 @@ class EngramBuffer(BufferBase):
         qp_depth: int,
         restrict_rd_atomic: bool = False,
         allow_hybrid_mode: bool = True,
-        sl_idx: Optional[int] = None,
+        sl_idx: int | None = None,
         num_gpu_timeout_secs: int = 100,
         explicitly_destroy: bool = False,
     ):
@@ -81,12 +82,14 @@ class EngramBuffer(BufferBase):
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
-        self._entries: Tuple[int, ...] = ()
+        self._entries: tuple[int, ...] = ()
         self._hidden = self._item_bytes = self._max_tokens = self._packs = 0
-        self._sf_dtype: Optional[torch.dtype] = None
-        self._table: Optional[torch.Tensor] = None
+        self._sf_dtype: torch.dtype | None = None
+        self._table: torch.Tensor | None = None
         on_host = num_rdma_storage_bytes if use_cpu_rdma_storage else 0
-        self.runtime = _Runtime(self.rank_idx, self.num_ranks, num_gpu_bytes + num_rdma_storage_bytes - on_host, on_host)
+        self.runtime = _Runtime(
+            self.rank_idx, self.num_ranks, num_gpu_bytes + num_rdma_storage_bytes - on_host, on_host
+        )
 
     def destroy(self) -> None:
         """Release the tables; see ``BufferBase.destroy``."""
@@ -96,33 +99,37 @@ class EngramBuffer(BufferBase):
     @staticmethod
     def get_storage_size_hint(
         group: dist.ProcessGroup,
-        num_entries_per_layer: List[int],
+        num_entries_per_layer: list[int],
         hidden: int,
         num_max_tokens: int,
         num_entries_per_token: int,
         dtype: torch.dtype = torch.bfloat16,
         num_sf_packs: int = 0,
-    ) -> Tuple[int, int]:
+    ) -> tuple[int, int]:
         """Bytes that upstream takes on the device, for received entries and scales, and for this rank's shard of the tables.
 
         ``num_entries_per_layer``: entries a rank. Both are multiples of the allocation alignment.
         """
         entry_bytes = hidden * dtype.itemsize
-        assert entry_bytes % get_num_rdma_alignment() == 0, f"expected entries of whole {get_num_rdma_alignment()} bytes, got {entry_bytes}"
+        assert (
+            entry_bytes % get_num_rdma_alignment() == 0
+        ), f"expected entries of whole {get_num_rdma_alignment()} bytes, got {entry_bytes}"
         step, entries = get_num_allocation_alignment(), sum(num_entries_per_layer)
         received = align(len(num_entries_per_layer) * num_max_tokens * num_entries_per_token * entry_bytes, step)
         domains, _ = get_physical_domain_size(group)
-        return received + align(entries * domains * num_sf_packs * _SF_PACK_BYTES, step), align(entries * entry_bytes, step)
+        return received + align(entries * domains * num_sf_packs * _SF_PACK_BYTES, step), align(
+            entries * entry_bytes, step
+        )
 
     @staticmethod
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def get_theoretical_config(
         group: dist.ProcessGroup,
         num_layers: int,
         num_max_tokens: int,
         num_entries_per_token: int,
         num_max_read_requests_per_qp: int = 16,
-    ) -> Tuple[int, int, bool]:
+    ) -> tuple[int, int, bool]:
         """Queue pairs, their depth, and whether to limit outstanding reads, as upstream estimates them; they change nothing here."""
         sizes = (num_layers, num_max_tokens, num_entries_per_token, num_max_read_requests_per_qp)
         assert min(sizes) > 0, f"expected positive sizes, got {sizes}"
@@ -139,7 +146,7 @@ class EngramBuffer(BufferBase):
 
     def set_config(
         self,
-        num_entries_per_layer: List[int],
+        num_entries_per_layer: list[int],
         hidden: int,
         num_max_tokens: int,
         num_entries_per_token: int,
@@ -150,23 +157,39 @@ class EngramBuffer(BufferBase):
         assert num_max_tokens > 0 and num_entries_per_token > 0, f"{num_max_tokens=} {num_entries_per_token=}"
         assert all(count > 0 for count in num_entries_per_layer), f"{num_entries_per_layer=}"
         entry_bytes = hidden * dtype.itemsize
-        assert entry_bytes % get_num_rdma_alignment() == 0, f"expected entries of whole {get_num_rdma_alignment()} bytes, got {entry_bytes}"
-        assert sum(num_entries_per_layer) * entry_bytes <= self.num_rdma_storage_bytes, "the tables are larger than num_rdma_storage_bytes"
+        assert (
+            entry_bytes % get_num_rdma_alignment() == 0
+        ), f"expected entries of whole {get_num_rdma_alignment()} bytes, got {entry_bytes}"
+        assert (
+            sum(num_entries_per_layer) * entry_bytes <= self.num_rdma_storage_bytes
+        ), "the tables are larger than num_rdma_storage_bytes"
         received = len(num_entries_per_layer) * num_max_tokens * num_entries_per_token * entry_bytes
         assert received <= self.num_gpu_bytes, "what a fetch receives is larger than num_gpu_bytes"
         self._entries = tuple(num_entries_per_layer)
-        self._hidden, self._item_bytes, self._max_tokens, self._packs = hidden, dtype.itemsize, num_max_tokens, num_sf_packs
+        self._hidden, self._item_bytes, self._max_tokens, self._packs = (
+            hidden,
+            dtype.itemsize,
+            num_max_tokens,
+            num_sf_packs,
+        )
 
-    def write(self, storages: List[torch.Tensor], sfs: Optional[List[torch.Tensor]] = None) -> None:
+    def write(self, storages: list[torch.Tensor], sfs: list[torch.Tensor] | None = None) -> None:
         """Copy this rank's shards in: a layer's [entries, hidden], bf16 or e4m3, and with it the scales of *all* ranks' entries.
 
         ``sfs``: [ranks * entries, packs] a layer, or None; only this rank's part is kept.
         """
-        assert self._entries and len(storages) == len(self._entries), f"expected {len(self._entries)} tables, got {len(storages)}"
-        assert (sfs is not None) == (self._packs > 0), f"expected {self._packs} packs of scales an entry, {sfs is not None=}"
+        assert self._entries and len(storages) == len(
+            self._entries
+        ), f"expected {len(self._entries)} tables, got {len(storages)}"
+        assert (sfs is not None) == (
+            self._packs > 0
+        ), f"expected {self._packs} packs of scales an entry, {sfs is not None=}"
         rows = []
         for layer, (storage, count) in enumerate(zip(storages, self._entries, strict=True)):
-            assert storage.shape == (count, self._hidden), f"expected {(count, self._hidden)}, got {tuple(storage.shape)}"
+            assert storage.shape == (
+                count,
+                self._hidden,
+            ), f"expected {(count, self._hidden)}, got {tuple(storage.shape)}"
             assert storage.dtype in (torch.bfloat16, torch.float8_e4m3fn), f"{storage.dtype=}"
             parts = [storage.contiguous().view(torch.uint8)]
             if sfs is not None:
@@ -178,7 +201,9 @@ class EngramBuffer(BufferBase):
             rows.append(row.cpu() if self.use_cpu_rdma_storage else row)
         self._table = torch.cat(rows)
 
-    def fetch(self, indices: torch.Tensor, num_qps: int = 0, use_tma_aligned_col_major_sf: bool = True) -> List[Callable]:
+    def fetch(
+        self, indices: torch.Tensor, num_qps: int = 0, use_tma_aligned_col_major_sf: bool = True
+    ) -> list[Callable[..., Any]]:
         """Start fetching entries of all layers; one hook a layer waits for it.
 
         ``indices``: int32 [layers, tokens, entries a token], rank * entries of the layer + entry; what a negative one brings is
@@ -213,9 +238,9 @@ class EngramBuffer(BufferBase):
         out = torch.empty_strided(sf.shape, (1, align(tokens, step)), dtype=sf.dtype, device=sf.device)
         return data, out.copy_(sf)
 
-    def _fetch_rows(self, indices: torch.Tensor) -> Tuple[Callable[[], torch.Tensor], Any]:
+    def _fetch_rows(self, indices: torch.Tensor) -> tuple[Callable[[], torch.Tensor], Any]:
         """A function that gives the rows of all indices, in their order, and the work to wait for before it is called."""
-        device, (layers, tokens, each) = indices.device, indices.shape
+        device, (layers, _, each) = indices.device, indices.shape
         count = _per_layer(self._entries, device)
         owner = torch.div(indices, count, rounding_mode="floor").clamp_(0, self.num_ranks - 1)
         # Where the layers' tables start, less what the owners before take of the index.
@@ -236,7 +261,9 @@ class EngramBuffer(BufferBase):
         slot = owner * slots + (ordinal[entry, owner] - 1).to(torch.int32)
         request = torch.zeros(self.num_ranks * slots, dtype=torch.int32, device=device).index_put_((slot,), place)
         requests, _ = self._exchange(request.view(self.num_ranks, slots))
-        answers, work = self._exchange(self._local_rows(requests.view(-1), device).view(self.num_ranks, slots, -1), in_background=True)
+        answers, work = self._exchange(
+            self._local_rows(requests.view(-1), device).view(self.num_ranks, slots, -1), in_background=True
+        )
         return (lambda: answers.flatten(0, 1).index_select(0, slot)), work
 
     def _local_rows(self, place: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -11,8 +11,9 @@ One rank exchanges nothing, and needs no process group.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -44,24 +45,24 @@ class _Route:
     """
 
     slots: int
-    outgoing: Optional[torch.Tensor]
+    outgoing: torch.Tensor | None
     owner: torch.Tensor
     place: torch.Tensor
     live: torch.Tensor
     own: torch.Tensor
     outside: torch.Tensor
-    received: Optional[torch.Tensor]
-    position: Optional[torch.Tensor]
-    rows: Optional[torch.Tensor]
-    filled: Optional[torch.Tensor]
+    received: torch.Tensor | None
+    position: torch.Tensor | None
+    rows: torch.Tensor | None
+    filled: torch.Tensor | None
 
 
 class _Outgoing(NamedTuple):
     """The sender's part of a route. ``used``: int32 [P, 1], 1 for a slot that holds a token, None where ``tokens`` is."""
 
     slots: int
-    tokens: Optional[torch.Tensor]
-    used: Optional[torch.Tensor]
+    tokens: torch.Tensor | None
+    used: torch.Tensor | None
     owner: torch.Tensor
     place: torch.Tensor
     live: torch.Tensor
@@ -101,8 +102,8 @@ class EPHandle:
         num_unaligned_recv_tokens_per_expert: torch.Tensor,
         recv_src_metadata: torch.Tensor,
         dst_buffer_slot_idx: torch.Tensor,
-        token_metadata_at_forward: Optional[torch.Tensor],
-        channel_linked_list: Optional[torch.Tensor],
+        token_metadata_at_forward: torch.Tensor | None,
+        channel_linked_list: torch.Tensor | None,
     ):
         assert topk_idx is not None, "a handle needs its topk_idx"
         self.do_expand = do_expand
@@ -117,14 +118,14 @@ class EPHandle:
         self.num_unaligned_recv_tokens_per_expert = num_unaligned_recv_tokens_per_expert
         self.token_metadata_at_forward = token_metadata_at_forward
         self.channel_linked_list = channel_linked_list
-        self.cached_recv_src_metadata_before_sort: Optional[torch.Tensor] = None
+        self.cached_recv_src_metadata_before_sort: torch.Tensor | None = None
         # Tensors, or functions that make them: a step that does not ask for them does not pay for them.
         self._psum_ranks: Any = psum_num_recv_tokens_per_scaleup_rank
         self._metadata: Any = recv_src_metadata
         self._buffer_slots: Any = dst_buffer_slot_idx
         self._topk_idx = topk_idx
         self._version = _version(topk_idx)
-        self._route: Optional[_Route] = None
+        self._route: _Route | None = None
 
     @property
     def topk_idx(self) -> torch.Tensor:
@@ -133,7 +134,9 @@ class EPHandle:
         Raises:
             AssertionError: they were written to since.
         """
-        assert self._version is None or _version(self._topk_idx) == self._version, "topk_idx was written to while its handle is used"
+        assert (
+            self._version is None or _version(self._topk_idx) == self._version
+        ), "topk_idx was written to while its handle is used"
         return self._topk_idx
 
     @property
@@ -141,31 +144,34 @@ class EPHandle:
         """int32 [ranks], tokens received from the ranks up to each."""
         if callable(self._psum_ranks):
             self._psum_ranks = self._psum_ranks()
-        return self._psum_ranks
+        made: torch.Tensor = self._psum_ranks
+        return made
 
     @property
     def recv_src_metadata(self) -> torch.Tensor:
         """int32 [received, 2 + topk]; see the class."""
         if callable(self._metadata):
             self._metadata = self._metadata()
-        return self._metadata
+        made: torch.Tensor = self._metadata
+        return made
 
     @property
     def dst_buffer_slot_idx(self) -> torch.Tensor:
         """int32 [tokens, topk]; see the class."""
         if callable(self._buffer_slots):
             self._buffer_slots = self._buffer_slots()
-        return self._buffer_slots
+        made: torch.Tensor = self._buffer_slots
+        return made
 
     def deterministic_sort(
         self,
         do_cpu_sync: bool,
         is_cached_dispatch: bool,
         recv_x: torch.Tensor,
-        recv_sf: Optional[torch.Tensor],
+        recv_sf: torch.Tensor | None,
         recv_topk_idx: torch.Tensor,
         recv_topk_weights: torch.Tensor,
-        channel_linked_list: Optional[torch.Tensor],
+        channel_linked_list: torch.Tensor | None,
     ) -> None:
         """Nothing to do: what a dispatch receives is in source order already."""
         self.cached_recv_src_metadata_before_sort = self.recv_src_metadata
@@ -192,7 +198,7 @@ class EPBuffer(BufferBase):
     def __init__(
         self,
         group: dist.ProcessGroup,
-        num_bytes: Optional[int] = None,
+        num_bytes: int | None = None,
         num_max_tokens_per_rank: int = 0,
         hidden: int = 0,
         num_topk: int = 0,
@@ -202,7 +208,7 @@ class EPBuffer(BufferBase):
         allow_hybrid_mode: bool = True,
         allow_multiple_reduction: bool = True,
         prefer_overlap_with_compute: bool = True,
-        sl_idx: Optional[int] = None,
+        sl_idx: int | None = None,
         num_allocated_qps: int = 0,
         num_cpu_timeout_secs: int = 300,
         num_gpu_timeout_secs: int = 100,
@@ -221,7 +227,13 @@ class EPBuffer(BufferBase):
         self.num_allocated_qps = num_allocated_qps or (129 if allow_hybrid_mode else 17)
         if num_bytes is None:
             num_bytes = self.get_buffer_size_hint(
-                group, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch, allow_hybrid_mode, allow_multiple_reduction
+                group,
+                num_max_tokens_per_rank,
+                hidden,
+                num_topk,
+                use_fp8_dispatch,
+                allow_hybrid_mode,
+                allow_multiple_reduction,
             )
         assert num_bytes > 0 and num_bytes % get_num_allocation_alignment() == 0, f"{num_bytes=}"
         self.num_bytes = num_bytes
@@ -287,21 +299,21 @@ class EPBuffer(BufferBase):
 
     def dispatch(
         self,
-        x: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]],
-        topk_idx: Optional[torch.Tensor] = None,
-        topk_weights: Optional[torch.Tensor] = None,
-        cumulative_local_expert_recv_stats: Optional[torch.Tensor] = None,
-        num_experts: Optional[int] = None,
-        num_max_tokens_per_rank: Optional[int] = None,
-        expert_alignment: Optional[int] = None,
+        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        topk_idx: torch.Tensor | None = None,
+        topk_weights: torch.Tensor | None = None,
+        cumulative_local_expert_recv_stats: torch.Tensor | None = None,
+        num_experts: int | None = None,
+        num_max_tokens_per_rank: int | None = None,
+        expert_alignment: int | None = None,
         num_sms: int = 0,
         num_qps: int = 0,
-        previous_event: Optional[EventHandle] = None,
+        previous_event: EventHandle | None = None,
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
-        handle: Optional[EPHandle] = None,
+        handle: EPHandle | None = None,
         do_handle_copy: bool = False,
-        do_cpu_sync: Optional[bool] = None,
+        do_cpu_sync: bool | None = None,
         do_expand: bool = False,
         do_zero_padding: bool = False,
         use_tma_aligned_col_major_sf: bool = False,
@@ -333,7 +345,9 @@ class EPBuffer(BufferBase):
             assert sf.shape[0] == tokens, f"{sf.shape=} {data.shape=}"
             columns.append(_words(sf))
         if topk_weights is not None:
-            assert topk_weights.dtype == torch.float32 and topk_weights.shape[0] == tokens, f"{topk_weights.dtype=} {topk_weights.shape=}"
+            assert (
+                topk_weights.dtype == torch.float32 and topk_weights.shape[0] == tokens
+            ), f"{topk_weights.dtype=} {topk_weights.shape=}"
             columns.append(_words(topk_weights))
         if handle is not None:
             assert topk_idx is None and not do_cpu_sync, "a cached handle brings its topk_idx, and needs no CPU sync"
@@ -361,18 +375,29 @@ class EPBuffer(BufferBase):
         else:
             assert handle._route is not None, "the handle comes from no dispatch"
             slots, sent, used = handle._route.slots, handle._route.outgoing, None
-        arrive, event = self._send(columns, slots, sent, used, len(columns) - 2 if sent is not None else -1, async_with_compute_stream)
+        arrive, event = self._send(
+            columns, slots, sent, used, len(columns) - 2 if sent is not None else -1, async_with_compute_stream
+        )
         widths = [column.shape[1] for column in columns if column.ndim == 2]
         sms = align(num_sms, 2) or _MIN_SMS
 
-        def finish() -> Tuple[Any, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle]:
+        def finish() -> tuple[Any, torch.Tensor | None, torch.Tensor | None, EPHandle]:
             parts = arrive(widths)
             done = handle
             if done is None:
                 assert outgoing is not None and topk_idx is not None and num_experts is not None
                 source = parts.pop().reshape(-1) if sent is not None else None
                 done = self._make_handle(
-                    outgoing, parts.pop() - 1, source, topk_idx, num_experts, alignment, limit, sms, with_sync, do_expand
+                    outgoing,
+                    parts.pop() - 1,
+                    source,
+                    topk_idx,
+                    num_experts,
+                    alignment,
+                    limit,
+                    sms,
+                    with_sync,
+                    do_expand,
                 )
                 if cumulative_local_expert_recv_stats is not None:
                     cumulative_local_expert_recv_stats.add_(done.num_unaligned_recv_tokens_per_expert)
@@ -380,7 +405,9 @@ class EPBuffer(BufferBase):
             assert route is not None
             choice_count, flat = topk_idx.shape[1], None
             if not do_expand:
-                rows = _plain_order(route.outside, done.num_recv_tokens)[0] if route.received is None else route.received
+                rows = (
+                    _plain_order(route.outside, done.num_recv_tokens)[0] if route.received is None else route.received
+                )
             else:
                 assert route.filled is not None
                 flat, rows = route.filled, route.filled // choice_count
@@ -408,11 +435,11 @@ class EPBuffer(BufferBase):
         self,
         x: torch.Tensor,
         handle: EPHandle,
-        topk_weights: Optional[torch.Tensor] = None,
-        bias: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor], None] = None,
+        topk_weights: torch.Tensor | None = None,
+        bias: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None,
         num_sms: int = 0,
         num_qps: int = 0,
-        previous_event: Optional[EventHandle] = None,
+        previous_event: EventHandle | None = None,
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
         defer_epilogue: bool = False,
@@ -456,12 +483,20 @@ class EPBuffer(BufferBase):
             packed = returned.flatten(0, 1)
             columns = list(packed.split([column.shape[1] for column in columns], 1))
 
-        def finish() -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+        def finish() -> tuple[torch.Tensor, torch.Tensor | None]:
             tokens, hidden = route.live.shape[0], x.shape[1]
-            total = torch.zeros((tokens, hidden), dtype=torch.float32, device=x.device) if not bias_parts else bias_parts[0].to(torch.float32)
+            total = (
+                torch.zeros((tokens, hidden), dtype=torch.float32, device=x.device)
+                if not bias_parts
+                else bias_parts[0].to(torch.float32)
+            )
             for item in bias_parts[1:]:
                 total.add_(item)
-            returned = None if self.num_ranks == 1 and not apart and weights is None else route.owner * route.slots + route.place
+            returned = (
+                None
+                if self.num_ranks == 1 and not apart and weights is None
+                else route.owner * route.slots + route.place
+            )
             if apart:
                 assert returned is not None
                 place = returned * choices + torch.arange(choices, dtype=torch.int32, device=x.device)
@@ -473,7 +508,9 @@ class EPBuffer(BufferBase):
             else:
                 assert returned is not None
                 last = _last_on_rank(route.owner, route.live)
-                _add_rows(total, columns[0].view(torch.bfloat16), *_last_first(returned, last, min(self.num_ranks, choices)))
+                _add_rows(
+                    total, columns[0].view(torch.bfloat16), *_last_first(returned, last, min(self.num_ranks, choices))
+                )
             combined_weights = None
             if weights is not None:
                 assert returned is not None
@@ -510,17 +547,19 @@ class EPBuffer(BufferBase):
             place = (upto[token, owner] - 1).masked_fill_(~live, 0)
         target = (owner * slots + place).masked_fill_(~live, ranks * slots)
         used = _inverse(target, torch.ones((), dtype=torch.int32, device=device), ranks * slots)
-        return _Outgoing(slots, _inverse(target, token, ranks * slots).unsqueeze(1), used.unsqueeze(1), owner, place, live)
+        return _Outgoing(
+            slots, _inverse(target, token, ranks * slots).unsqueeze(1), used.unsqueeze(1), owner, place, live
+        )
 
     def _send(
         self,
         columns: Sequence[torch.Tensor],
         slots: int,
-        sent: Optional[torch.Tensor],
-        used: Optional[torch.Tensor],
+        sent: torch.Tensor | None,
+        used: torch.Tensor | None,
         choice_column: int,
         in_background: bool,
-    ) -> Tuple[Callable[[List[int]], List[torch.Tensor]], EventHandle]:
+    ) -> tuple[Callable[[list[int]], list[torch.Tensor]], EventHandle]:
         """Exchange the tokens' int32 columns; what is returned first gives the received ones, by slot, after the event."""
         if self.num_ranks == 1:
             # A slot at least, for what is taken from it to fill a fixed shape.
@@ -543,7 +582,7 @@ class EPBuffer(BufferBase):
         self,
         outgoing: _Outgoing,
         choices: torch.Tensor,
-        source: Optional[torch.Tensor],
+        source: torch.Tensor | None,
         topk_idx: torch.Tensor,
         num_experts: int,
         alignment: int,
@@ -579,8 +618,12 @@ class EPBuffer(BufferBase):
             num_expanded = align(num_recv * min(choice_count, local) + (alignment - 1) * local, alignment)
         received, position, rows, filled = None, None, None, None
         if do_expand:
-            token = torch.arange(slot_count, dtype=torch.int32, device=choices.device).unsqueeze(1).expand(choices.shape)
-            rows = (start[column] + upto_token[token, column].to(torch.int32)).sub_(1).masked_fill_(outside, num_expanded)
+            token = (
+                torch.arange(slot_count, dtype=torch.int32, device=choices.device).unsqueeze(1).expand(choices.shape)
+            )
+            rows = (
+                (start[column] + upto_token[token, column].to(torch.int32)).sub_(1).masked_fill_(outside, num_expanded)
+            )
             flat = torch.arange(slot_count * choice_count, dtype=torch.int32, device=choices.device)
             filled = _inverse(rows.view(-1), flat, num_expanded)
         else:
@@ -619,11 +662,11 @@ class EPBuffer(BufferBase):
         return handle
 
 
-def _version(tensor: torch.Tensor) -> Optional[int]:
+def _version(tensor: torch.Tensor) -> int | None:
     return None if torch.compiler.is_compiling() or tensor.is_inference() else tensor._version
 
 
-def _start(previous: Optional[EventHandle], in_background: bool, on_comm_stream: bool, defer: bool) -> None:
+def _start(previous: EventHandle | None, in_background: bool, on_comm_stream: bool, defer: bool) -> None:
     assert previous is None or on_comm_stream, "previous_event needs allocate_on_comm_stream"
     assert not defer or in_background, "defer_epilogue needs async_with_compute_stream"
     if previous is not None:
@@ -666,7 +709,7 @@ def _count_up(column: torch.Tensor, columns: int) -> torch.Tensor:
     return hit.index_put_((token, column), torch.ones((), dtype=torch.float32, device=column.device)).cumsum(0)
 
 
-def _plain_order(outside: torch.Tensor, size: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def _plain_order(outside: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The slot of each of ``size`` received tokens, in order, and each slot's place among them, within the size."""
     empty = outside.all(1)
     place = (~empty).to(torch.int32).cumsum(0, dtype=torch.int32) - 1
@@ -693,7 +736,7 @@ def _last_on_rank(owner: torch.Tensor, live: torch.Tensor) -> torch.Tensor:
     return live & ~later.any(2)
 
 
-def _metadata(route: _Route, source: Optional[torch.Tensor], ranks: int, limit: int, num_recv: int) -> torch.Tensor:
+def _metadata(route: _Route, source: torch.Tensor | None, ranks: int, limit: int, num_recv: int) -> torch.Tensor:
     """``EPHandle.recv_src_metadata``; ``source``: int32 [slots], a slot's token on its rank, None where slot t is token t."""
     slot_count, choice_count = route.outside.shape
     slot = torch.arange(slot_count, dtype=torch.int32, device=route.outside.device)
@@ -707,7 +750,7 @@ def _metadata(route: _Route, source: Optional[torch.Tensor], ranks: int, limit: 
     return torch.cat((columns, tail), 1).index_select(0, received)
 
 
-def _take(words: torch.Tensor, rows: torch.Tensor, like: torch.Tensor, padding: Optional[torch.Tensor]) -> torch.Tensor:
+def _take(words: torch.Tensor, rows: torch.Tensor, like: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
     """Rows of ``words`` as ``like``'s dtype and width; zeros where ``padding``."""
     taken = words.index_select(0, rows)
     if padding is not None:
@@ -720,7 +763,9 @@ def _scale_layout(sf: torch.Tensor, column_major: bool) -> torch.Tensor:
     if not column_major:
         return sf.contiguous()
     rows, packs = sf.shape
-    out = torch.empty_strided((rows, packs), (1, align(rows, max(_SF_COLUMN_BYTES // sf.itemsize, 1))), dtype=sf.dtype, device=sf.device)
+    out = torch.empty_strided(
+        (rows, packs), (1, align(rows, max(_SF_COLUMN_BYTES // sf.itemsize, 1))), dtype=sf.dtype, device=sf.device
+    )
     return out.copy_(sf)
 
 
@@ -737,7 +782,7 @@ def _add_rows(total: torch.Tensor, x: torch.Tensor, rows: torch.Tensor, missing:
         total.add_(_rows_or_zeros(x, index).masked_fill_(none, 0))
 
 
-def _last_first(returned: torch.Tensor, last: torch.Tensor, most: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def _last_first(returned: torch.Tensor, last: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The slots of each token's ranks, by their last choices: int32 [tokens, most], and bool, which of them there are not."""
     tokens = returned.shape[0]
     upto = last.to(torch.int32).cumsum(1, dtype=torch.int32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 
 def barrier(
@@ -10,7 +10,7 @@ def barrier(
     wait_comm_stream: bool = True,
     with_cpu_sync: bool = False,
     sequential: bool = True,
-    context_idx: Optional[int] = None,
+    context_idx: int | None = None,
 ) -> None:
     """Wait until every rank of ``buffer`` is here. There is one stream and one context, so the other arguments choose nothing."""
     if buffer.num_ranks > 1:

@@ -7,10 +7,10 @@ one level of communication (the logical domain) whatever the hosts.
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Tuple
+from typing import Any
 
 
-def get_physical_domain_size(group_or_buffer: Any) -> Tuple[int, int]:
+def get_physical_domain_size(group_or_buffer: Any) -> tuple[int, int]:
     """Number of fast domains and ranks in each, of a process group or a buffer; None stands for one rank.
 
     Ranks of a host are those that the launcher's LOCAL_WORLD_SIZE counts; all of them where it says nothing.
@@ -20,7 +20,7 @@ def get_physical_domain_size(group_or_buffer: Any) -> Tuple[int, int]:
     return (ranks // local, local) if 0 < local < ranks and ranks % local == 0 else (1, ranks)
 
 
-def get_logical_domain_size(group_or_buffer: Any, allow_hybrid_mode: Optional[bool] = None) -> Tuple[int, int]:
+def get_logical_domain_size(group_or_buffer: Any, allow_hybrid_mode: bool | None = None) -> tuple[int, int]:
     """Number of levels across and ranks in one, of a process group or a buffer: always one level of all ranks."""
     return 1, _ranks(group_or_buffer)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -15,10 +16,10 @@ class EventOverlap:
     ``event``: what to wait for, None for a call that has already waited. ``extra_tensors``: kept alive with it.
     """
 
-    def __init__(self, event: Optional[EventHandle] = None, extra_tensors: Optional[Tuple[torch.Tensor]] = None) -> None:
+    def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[torch.Tensor] | None = None) -> None:
         self.event = event
         self.extra_tensors = extra_tensors
-        self.hook_after_wait: Optional[Callable] = None
+        self.hook_after_wait: Callable[..., Any] | None = None
         self._release = False
 
     def current_stream_wait(self, release_handle: bool = False) -> Any:
@@ -39,7 +40,7 @@ class EventOverlap:
         """``current_stream_wait`` by its shorter name."""
         return self.current_stream_wait()
 
-    def register_hook_after_wait(self, hook_after_wait: Callable) -> None:
+    def register_hook_after_wait(self, hook_after_wait: Callable[..., Any]) -> None:
         """Run ``hook_after_wait`` at the next wait.
 
         Raises:
@@ -48,7 +49,7 @@ class EventOverlap:
         assert self.hook_after_wait is None, "a hook is waiting already"
         self.hook_after_wait = hook_after_wait
 
-    def __call__(self, release_handle: bool = False) -> "EventOverlap":
+    def __call__(self, release_handle: bool = False) -> EventOverlap:
         """The object itself, for ``with event(release_handle=True):``."""
         self._release = release_handle
         return self

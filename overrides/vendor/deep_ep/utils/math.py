@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 import torch
 
@@ -36,7 +36,7 @@ def align(x: int, y: int) -> int:
     return -(-x // y) * y
 
 
-def per_token_cast_to_fp8(x: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+def per_token_cast_to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """e4m3 [m, n] of ``x`` [m, n], and fp32 scales [m, ceil(n / 128)], one for 128 values of a row; at least 1e-4 / 448."""
     assert x.dim() == 2, f"expected [m, n], got {tuple(x.shape)}"
     rows, columns = x.shape
@@ -76,7 +76,9 @@ def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
 
 def create_grouped_scores(scores: torch.Tensor, group_idx: torch.Tensor, num_groups: int) -> torch.Tensor:
     """``scores`` [tokens, experts] with the experts outside of each token's groups ``group_idx`` [tokens, k] at 0."""
-    inside = torch.zeros((scores.shape[0], num_groups), dtype=torch.bool, device=scores.device).scatter_(1, group_idx, True)
+    inside = torch.zeros((scores.shape[0], num_groups), dtype=torch.bool, device=scores.device).scatter_(
+        1, group_idx, True
+    )
     return (scores.view(scores.shape[0], num_groups, -1) * inside.unsqueeze(2)).view_as(scores)
 
 
