@@ -14,12 +14,14 @@ import tempfile
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = 20261201
@@ -44,6 +46,33 @@ def load_refs(upstream: Path) -> Any:
         math.ceil_div = lambda x, y: -(-x // y)  # type: ignore[attr-defined]
         sys.modules.update({name: package, f"{name}.envs": envs, f"{name}.math": math})
     return importlib.import_module(f"{name}.refs")
+
+
+class NoHostSync(TorchFunctionMode):
+    """Refuses to read a tensor's values on the host, or to make a shape of them."""
+
+    _REFUSED = (
+        "tolist",
+        "item",
+        "__int__",
+        "__bool__",
+        "__float__",
+        "__index__",
+        "nonzero",
+        "unique",
+        "masked_select",
+        "numpy",
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        assert name not in self._REFUSED, f"{name} without a CPU sync"
+        index = args[1] if name == "__getitem__" else None
+        for part in index if isinstance(index, tuple) else (index,):
+            assert not (
+                isinstance(part, torch.Tensor) and part.dtype == torch.bool
+            ), "indexing by a mask without a CPU sync"
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True)
@@ -124,6 +153,10 @@ class _Check:
             self.buffer._exchanges_by_gather = lambda: True
 
     def call(self, method: Callable[..., Any], **arguments: Any) -> tuple[Any, ...]:
+        with nullcontext() if self.case.sync else NoHostSync():
+            return self.call_now(method, **arguments)
+
+    def call_now(self, method: Callable[..., Any], **arguments: Any) -> tuple[Any, ...]:
         if self.case.event:
             arguments |= {"previous_event": self.buffer.capture(), "allocate_on_comm_stream": True}
         if not self.case.defer:
@@ -331,7 +364,8 @@ def check_engram(ep: Any, group: Any, fp8: bool, on_host: bool, column_major: bo
         indices = torch.stack(
             [torch.randint(0, count * ranks, (tokens, each), generator=own, dtype=torch.int32) for count in entries]
         )
-        hooks = buffer.fetch(indices, use_tma_aligned_col_major_sf=column_major)
+        with nullcontext() if on_host else NoHostSync():
+            hooks = buffer.fetch(indices, use_tma_aligned_col_major_sf=column_major)
         assert len(hooks) == 2
         for layer in (0, 1) if turn else (1, 0):
             got = hooks[layer]()

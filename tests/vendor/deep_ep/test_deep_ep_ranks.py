@@ -45,3 +45,12 @@ def test_a_wrong_inverse_shows(
 
     found = broken("_inverse", shifted, monkeypatch, source_root("deep_ep"))
     assert {"plain", "fixed", "fp8"} <= found
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda x: x.tolist(), lambda x: x[0].item(), lambda x: int(x[0]), lambda x: x[x > 0], lambda x: x.nonzero()],
+)
+def test_a_host_sync_shows(read: Callable[[torch.Tensor], Any]) -> None:
+    with deep_ep_ranks.NoHostSync(), pytest.raises(AssertionError):
+        read(torch.ones(2))
