@@ -389,9 +389,39 @@ ENGRAMS = tuple(
 )
 
 
-def names() -> list[str]:
-    """All cases by name."""
-    return [case.name for case in CASES] + [engram_name(*row) for row in ENGRAMS]
+def check_compiled(ep: Any, group: Any) -> None:
+    """A decode step with its exchanges traces as one graph, which leaves what the eager step leaves."""
+    limit, hidden, experts = 6, 64, 8
+    buffer = ep.EPBuffer(group, num_max_tokens_per_rank=limit, hidden=hidden, num_topk=3)
+    generator = torch.Generator().manual_seed(SEED + dist.get_rank())
+    x = torch.randn((limit - 1, hidden), generator=generator).to(torch.bfloat16)
+    weights, chosen = torch.rand((limit - 1, experts), generator=generator).topk(3)
+
+    def step(x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> None:
+        event = buffer.dispatch(
+            x, chosen, weights, num_experts=experts, expert_alignment=4, do_cpu_sync=False, do_expand=True,
+            async_with_compute_stream=True, defer_epilogue=True,
+        )  # fmt: skip
+        rows, _, row_weights, handle = event.current_stream_wait()
+        made = (rows * row_weights.unsqueeze(1)).to(torch.bfloat16)
+        out.copy_(buffer.combine(made, handle, bias=x, async_with_compute_stream=True, defer_epilogue=True).wait()[0])
+
+    graphs: list[Any] = []
+
+    def backend(graph: Any, example: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    eager, traced = torch.zeros_like(x), torch.zeros_like(x)
+    step(x, chosen, weights, eager)
+    torch.compile(step, fullgraph=True, dynamic=False, backend=backend)(x, chosen, weights, traced)
+    assert len(graphs) == 1 and torch.equal(eager, traced) and eager.any()
+
+
+def names(ranks: int) -> list[str]:
+    """All cases of so many ranks by name. Two are enough to trace an exchange, which takes long."""
+    common = [case.name for case in CASES] + [engram_name(*row) for row in ENGRAMS]
+    return [*common, "compiled"] if ranks == 2 else common
 
 
 def engram_name(fp8: bool, on_host: bool, column_major: bool) -> str:
@@ -403,6 +433,8 @@ def _checks(ep: Any, refs: Any, group: Any) -> Iterator[tuple[str, Callable[[], 
         yield case.name, lambda case=case: _Check(case, ep, refs, group).run()
     for row in ENGRAMS:
         yield engram_name(*row), lambda row=row: check_engram(ep, group, *row)
+    if dist.get_world_size() == 2:
+        yield "compiled", lambda: check_compiled(ep, group)
 
 
 def _rank_main(rank: int, ranks: int, store: str, upstream: str, out: str) -> None:

@@ -24,7 +24,7 @@ def is_allclose(
     name: str, ans: torch.Tensor, ref: torch.Tensor, abs_tol: float, rel_tol: float, cos_diff_tol: float = math.inf
 ) -> bool:
     """What upstream's comparison asks for: each element within one of both tolerances, and the whole in direction."""
-    ans, ref = ans.double(), ref.double()
+    ans, ref = ans.detach().double(), ref.detach().double()
     error = (ans - ref).abs()
     difference = 1 - 2 * (ans * ref).sum() / (ans.square() + ref.square()).sum()
     return bool(((error <= abs_tol) | (error <= rel_tol * ref.abs())).all()) and float(difference) <= cos_diff_tol

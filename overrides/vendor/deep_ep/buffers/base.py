@@ -73,7 +73,12 @@ class BufferBase(ABC):
             dist.all_gather_single(gathered.view(-1), sent.reshape(-1), group=self.group)
             return gathered[:, self.rank_idx].contiguous(), None
         received = torch.empty_like(sent)
-        work = dist.all_to_all_single(received.view(-1), sent.view(-1), group=self.group, async_op=in_background)
+        work = dist.all_to_all_single(
+            received.view(-1),
+            sent.view(-1),
+            group=self.group,
+            async_op=in_background and not torch.compiler.is_compiling(),
+        )
         return received, work
 
     def _gather(self, sent: torch.Tensor) -> torch.Tensor:
