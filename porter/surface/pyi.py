@@ -29,18 +29,18 @@ _OVERLOADS = ("overload", "typing.overload", "typing_extensions.overload")
 _STATIC = ("staticmethod", "classmethod")
 
 
-def read_stub(root: Path, module: str) -> tuple[BindingFacts, ...]:
+def read_stub(root: Path, module: str, *, label: str = "") -> tuple[BindingFacts, ...]:
     """Bindings of ``module`` (dotted) that its stub under ``root`` declares; () where there is no stub.
 
     ``module`` is looked for as ``a/b.pyi`` and as the package ``a/b/__init__.pyi``, whose other stubs are its
     submodules. A method's signature leaves its receiver out; an overloaded name has none. Stubs hold no bodies, so
-    every digest is "". Raises UnreadableUpstreamError naming each stub that cannot be read.
+    every digest is "". ``label`` leads every path that is told. Raises UnreadableUpstreamError naming each stub that cannot be read.
     """
     base = root.joinpath(*module.split("."))
     found: list[BindingFacts] = []
     causes: list[UnreadableFileError] = []
     for scope, path in _stubs(base):
-        name = path.relative_to(root).as_posix()
+        name = label + path.relative_to(root).as_posix()
         try:
             facts = extract(name, path.read_bytes())
         except UnreadableFileError as error:
