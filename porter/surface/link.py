@@ -29,6 +29,7 @@ from porter.surface.model import (
     FunctionFacts,
     Module,
     ModuleFacts,
+    Parameter,
     ParameterKind,
     Signature,
     Surface,
@@ -109,6 +110,13 @@ def _binaries(package: str, root: Path, facts: Mapping[str, ModuleFacts]) -> set
             if name.endswith(_SUFFIXES) and stem.isidentifier() and stem != "__init__" and f"{stem}.py" not in names:
                 found.add(".".join((package, *Path(folder).relative_to(top).parts, stem)))
     return found
+
+
+def _with_receiver(signature: Signature | None, kind: SymbolKind) -> Signature | None:
+    """A C++ method's signature as a class body writes it: facts of bindings leave the object itself out."""
+    if signature is None or kind not in (SymbolKind.METHOD, SymbolKind.PROPERTY):
+        return signature
+    return Signature((Parameter("self", ParameterKind.POSITIONAL), *signature.parameters), signature.returns)
 
 
 @dataclass
@@ -628,7 +636,7 @@ class Linker:
             qualname,
             binding.path,
             binding.line,
-            signature=binding.signature,
+            signature=_with_receiver(binding.signature, kind),
             value=binding.value,
             docs=binding.docs,
             own=binding.digest,

@@ -132,6 +132,34 @@ def test_compiled_names_want_a_declaration(synced: Mini) -> None:
     assert "PT032" in codes(synced)
 
 
+def test_members_of_compiled_classes_can_be_called(synced: Mini) -> None:
+    synced.edit("upstream/deep_gemm/deep_gemm/__init__.py", "from .core", "from ._C import Event\nfrom .core")
+    synced.edit("porter.toml", '"deep_gemm.mul",', '"deep_gemm.mul", "deep_gemm.Event",')
+    stub = "class Event:\n    @property\n    def done(self) -> bool: ...\n    def wait(self, seconds: float = 1.0) -> None: ...\n"
+    synced.write("overrides/vendor/deep_gemm/_C.pyi", stub)
+    assert synced.run("sync").code == 0
+    text = synced.read("generated/deepinfer/neuron_ops/vendor/deep_gemm/_C.py")
+    assert "def wait(self, seconds: float = 1.0) -> None:" in text and "def done(self) -> bool:" in text
+    synced.write("overrides/vendor/deep_gemm/_C.py", '''
+        """Upstream's ``deep_gemm._C``."""
+
+
+        class Event:
+            """Done at once."""
+
+            @property
+            def done(self) -> bool:
+                """True."""
+                return True
+
+            def wait(self, seconds: float = 1.0) -> None:
+                """Nothing to wait for."""
+        ''')
+    synced.edit("porter.toml", ' "deep_gemm.Event",', "")
+    synced.run("sync")
+    assert set(codes(synced)) == {"PT023"}
+
+
 def test_a_constant_behind_the_body_makes_it_stale(synced: Mini) -> None:
     synced.edit(f"upstream/{GATHER}", "SCALE = 2", "SCALE = 3")
     synced.run("sync")

@@ -20,23 +20,17 @@ def dispatch(
     num_max_tokens_per_rank: int,
     num_experts: int,
 ):
-    raise NotImplementedError(
-        "dispatch: not implemented on Neuron yet; overrides/vendor/deep_ep/utils/refs.py would supply it"
-    )
+    raise NotImplementedError("dispatch: not supported on Neuron (basic mode)")
 
 
 def generate_pre_combine_data(
     src_token_global_idx: torch.Tensor, num_max_tokens_per_rank: int, num_topk: int, hidden: int
 ) -> torch.Tensor:
-    raise NotImplementedError(
-        "generate_pre_combine_data: not implemented on Neuron yet; overrides/vendor/deep_ep/utils/refs.py would supply it"
-    )
+    raise NotImplementedError("generate_pre_combine_data: not supported on Neuron (basic mode)")
 
 
 def ordered_accumulate(data: torch.Tensor, initial_value: Optional[torch.Tensor] = None) -> torch.Tensor:
-    raise NotImplementedError(
-        "ordered_accumulate: not implemented on Neuron yet; overrides/vendor/deep_ep/utils/refs.py would supply it"
-    )
+    raise NotImplementedError("ordered_accumulate: not supported on Neuron (basic mode)")
 
 
 def combine(
@@ -49,6 +43,4 @@ def combine(
     reduce_in_local: bool,
     reduce_in_scaleup: bool,
 ) -> torch.Tensor:
-    raise NotImplementedError(
-        "combine: not implemented on Neuron yet; overrides/vendor/deep_ep/utils/refs.py would supply it"
-    )
+    raise NotImplementedError("combine: not supported on Neuron (basic mode)")

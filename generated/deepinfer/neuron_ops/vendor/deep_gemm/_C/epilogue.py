@@ -20,14 +20,14 @@ class Epilogue:
 class Identity:
     """Upstream's ``deep_gemm.epilogue.Identity``."""
 
-    def __init__() -> None:
+    def __init__(self) -> None:
         raise NotImplementedError("Identity.__init__: not supported on Neuron (basic mode)")
 
 
 class Alpha:
     """Upstream's ``deep_gemm.epilogue.Alpha``."""
 
-    def __init__(alpha: float) -> None:
+    def __init__(self, alpha: float) -> None:
         raise NotImplementedError("Alpha.__init__: not supported on Neuron (basic mode)")
 
 
@@ -35,7 +35,7 @@ class FP8CastWithClamp:
     """Upstream's ``deep_gemm.epilogue.FP8CastWithClamp``."""
 
     def __init__(
-        sfd: torch.Tensor, clamp_value: float | None = None, clamped_count: torch.Tensor | None = None
+        self, sfd: torch.Tensor, clamp_value: float | None = None, clamped_count: torch.Tensor | None = None
     ) -> None:
         raise NotImplementedError("FP8CastWithClamp.__init__: not supported on Neuron (basic mode)")
 
@@ -43,5 +43,5 @@ class FP8CastWithClamp:
 class BF16StochasticRounding:
     """Upstream's ``deep_gemm.epilogue.BF16StochasticRounding``."""
 
-    def __init__() -> None:
+    def __init__(self) -> None:
         raise NotImplementedError("BF16StochasticRounding.__init__: not supported on Neuron (basic mode)")

@@ -11,54 +11,36 @@ if TYPE_CHECKING:
 
 
 def get_num_locality_domains() -> int:
-    raise NotImplementedError(
-        "get_num_locality_domains: not implemented on Neuron yet; overrides/vendor/deep_gemm/_C/locality_domain.py would supply it"
-    )
+    raise NotImplementedError("get_num_locality_domains: not supported on Neuron (basic mode)")
 
 
 def get_granularity() -> int:
-    raise NotImplementedError(
-        "get_granularity: not implemented on Neuron yet; overrides/vendor/deep_gemm/_C/locality_domain.py would supply it"
-    )
+    raise NotImplementedError("get_granularity: not supported on Neuron (basic mode)")
 
 
 def is_localization_available() -> bool:
-    raise NotImplementedError(
-        "is_localization_available: not implemented on Neuron yet; overrides/vendor/deep_gemm/_C/locality_domain.py would supply it"
-    )
+    raise NotImplementedError("is_localization_available: not supported on Neuron (basic mode)")
 
 
 def empty(sizes: list[int], dtype: torch.dtype, domain_idx: int) -> torch.Tensor:
-    raise NotImplementedError(
-        "empty: not implemented on Neuron yet; overrides/vendor/deep_gemm/_C/locality_domain.py would supply it"
-    )
+    raise NotImplementedError("empty: not supported on Neuron (basic mode)")
 
 
 def empty_per_domain(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
-    raise NotImplementedError(
-        "empty_per_domain: not implemented on Neuron yet; overrides/vendor/deep_gemm/_C/locality_domain.py would supply it"
-    )
+    raise NotImplementedError("empty_per_domain: not supported on Neuron (basic mode)")
 
 
 def is_localized(t: torch.Tensor, /) -> bool:
-    raise NotImplementedError(
-        "is_localized: not implemented on Neuron yet; overrides/vendor/deep_gemm/_C/locality_domain.py would supply it"
-    )
+    raise NotImplementedError("is_localized: not supported on Neuron (basic mode)")
 
 
 def get_sm_locality_domains() -> torch.Tensor:
-    raise NotImplementedError(
-        "get_sm_locality_domains: not implemented on Neuron yet; overrides/vendor/deep_gemm/_C/locality_domain.py would supply it"
-    )
+    raise NotImplementedError("get_sm_locality_domains: not supported on Neuron (basic mode)")
 
 
 def get_balanced_sm_locality_domains() -> torch.Tensor:
-    raise NotImplementedError(
-        "get_balanced_sm_locality_domains: not implemented on Neuron yet; overrides/vendor/deep_gemm/_C/locality_domain.py would supply it"
-    )
+    raise NotImplementedError("get_balanced_sm_locality_domains: not supported on Neuron (basic mode)")
 
 
 def release_mlopart() -> None:
-    raise NotImplementedError(
-        "release_mlopart: not implemented on Neuron yet; overrides/vendor/deep_gemm/_C/locality_domain.py would supply it"
-    )
+    raise NotImplementedError("release_mlopart: not supported on Neuron (basic mode)")
