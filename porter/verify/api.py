@@ -33,6 +33,7 @@ SHRUNK_MEMORY, SHRUNK_SECONDS = 3 << 30, 60.0
 FULL_MEMORY, FULL_SECONDS = 8 << 30, 120.0
 _RESTARTS = 5
 _SILENCE = 120.0
+_STRETCH = 8.0
 
 
 @dataclass(frozen=True)
@@ -325,8 +326,8 @@ class _Process:
         if now != size:
             self.last_sign = time.monotonic()
         status = self.handle.poll()
-        silence = (self.session.seconds or 0.0) * 3 + _SILENCE
-        if status is None and time.monotonic() - self.last_sign > silence:
+        quiet = time.monotonic() - self.last_sign
+        if status is None and quiet > _SILENCE and quiet > self._patience():
             self.handle.kill()
             status = self.handle.wait()
         if status is None:
@@ -341,9 +342,27 @@ class _Process:
         self.status = status
         return False, now
 
+    def _patience(self) -> float:
+        """Seconds that the open case may stay silent: its cap counts processor time, which a busy machine stretches."""
+        seconds = self.session.seconds or 0.0
+        for nodeid in read_events(self.folder).open:
+            entry = self.prepared.catalogue.tests.get(test_of(nodeid))
+            seconds = max(seconds, (entry.seconds if entry is not None else None) or 0.0)
+        return seconds * _STRETCH + _SILENCE
+
     def tail(self) -> str:
         """The end of what the process printed."""
         return self.log.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+
+def test_of(nodeid: str) -> str:
+    """``<file stem>::<function>`` of pytest's node id.
+
+    >>> test_of("a/b/norm.py::test_norm[8-1]")
+    'norm::test_norm'
+    """
+    path, _, rest = nodeid.partition("::")
+    return f"{Path(path).stem}::{rest.rpartition('::')[2].partition('[')[0]}"
 
 
 def run(options: VerifyOptions, progress: Callable[[int, int], None] | None = None) -> VerifyReport:

@@ -1,7 +1,8 @@
 """Memory and time caps around one test case.
 
 Memory: the soft RLIMIT_DATA is set to what the process holds plus the cap, so that an allocation over it is a clean
-error that names its size. Time: SIGALRM raises in the main thread; a single long call into native code ends first.
+error that names its size. Time: processor time, so that a busy machine changes no verdict; SIGPROF raises in the main
+thread, a single long call into native code ends first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class TimeCapExceeded(Exception):
 
 @dataclass(frozen=True)
 class Caps:
-    """``memory``: bytes that a case may add to the process; ``seconds``: how long it may run. None: no cap."""
+    """``memory``: bytes that a case may add to the process; ``seconds``: processor time that it may take, of all threads.
+    None: no cap."""
 
     memory: int | None = None
     seconds: float | None = None
@@ -78,17 +80,17 @@ class CaseLimits:
             resource.setrlimit(resource.RLIMIT_DATA, (self._limit, hard))
 
         def expire(signum: int, frame: FrameType | None) -> None:
-            raise TimeCapExceeded(f"the case ran longer than {self.caps.seconds:g} s")
+            raise TimeCapExceeded(f"the case took more than {self.caps.seconds:g} s of processor time")
 
-        previous = signal.signal(signal.SIGALRM, expire) if self.caps.seconds is not None else None
+        previous = signal.signal(signal.SIGPROF, expire) if self.caps.seconds is not None else None
         if self.caps.seconds is not None:
-            signal.setitimer(signal.ITIMER_REAL, self.caps.seconds)
+            signal.setitimer(signal.ITIMER_PROF, self.caps.seconds)
         try:
             yield
         finally:
             if self.caps.seconds is not None:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, previous)
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                signal.signal(signal.SIGPROF, previous)
             if self._limit is not None:
                 self._limit = None
                 resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
@@ -119,7 +121,7 @@ def cap_exceeded(error: BaseException, caps: Caps, peak: int) -> str:
     ``peak``: bytes that the process had grown by when the error came.
     """
     if isinstance(error, TimeCapExceeded):
-        return f"over {caps.seconds:g} s, with {peak / (1 << 20):,.0f} MiB"
+        return f"over {caps.seconds:g} s of processor time, with {peak / (1 << 20):,.0f} MiB"
     if caps.memory is None:
         return ""
     match = _ALLOCATION.search(str(error)) if isinstance(error, RuntimeError) else None

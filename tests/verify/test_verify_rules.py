@@ -485,7 +485,7 @@ def test_shrunk_sizes_must_fit_and_a_dead_process_is_a_finding(tmp_path: Path) -
     }
     reasons = {case.test: case.reason for case in report.cases}
     assert reasons["sizes::test_memory"] == "needs 1,024 MiB in one tensor, over 512 MiB in all"
-    assert re.fullmatch(r"over 1 s, with [\d,]+ MiB", reasons["sizes::test_time"])
+    assert re.fullmatch(r"over 1 s of processor time, with [\d,]+ MiB", reasons["sizes::test_time"])
     died = [finding.message for finding in report.findings if finding.code == "PV007"]
     assert len(died) == 1 and "signal 11" in died[0] and "test_dies" in died[0]
     assert {finding.code for finding in report.findings} == {"PV006", "PV007"}
@@ -496,7 +496,7 @@ def test_full_sizes_over_the_caps_are_listed(tmp_path: Path) -> None:
     assert {case.test: (case.verdict, case.reason.partition(",")[0]) for case in report.cases} == {
         "sizes::test_memory": (Verdict.OVER, "needs 2"),
         "sizes::test_small": (Verdict.PASSED, ""),
-        "sizes::test_time": (Verdict.OVER, "over 1 s"),
+        "sizes::test_time": (Verdict.OVER, "over 1 s of processor time"),
     }
     assert report.exit_code == 0
     assert "sizes::test_memory[]: needs 2,048 MiB" in render_text(report)
