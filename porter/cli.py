@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -355,7 +356,7 @@ def verify(
     flavour: Annotated[str, typer.Option("--flavour", help="Platform that upstream's tests see: npu or gpu.")] = "npu",
     device: Annotated[str, typer.Option("--device", help="Torch device under test.")] = "cpu",
     full: Annotated[bool, typer.Option("--full", help="Upstream's own sizes, under memory and time caps.")] = False,
-    jobs: Annotated[int, typer.Option("--jobs", help="Processes.")] = 1,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="Processes; by default one a processor, four at most.")] = None,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")
@@ -373,7 +374,7 @@ def verify(
         flavour=flavour,
         device=device,
         full=full,
-        jobs=jobs,
+        jobs=jobs or min(4, os.cpu_count() or 1),
         progress=_progress(),
     )
     write_report(report, json_path=json, junit_path=junit)

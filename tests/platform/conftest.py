@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from filelock import FileLock
 
 from porter.seams import api
 from tests.platform.support import tree
@@ -40,13 +41,14 @@ def engine(applied: Path, pytestconfig: pytest.Config) -> Path:
     """``applied`` with its extension built by upstream's own command. A build of the same sources is taken again."""
     folder = f"deepinfer/_so/neuron-{os.uname().machine}"
     store = pytestconfig.cache.mkdir(f"neuron-extension-{_build_key(applied)}")  # type: ignore[union-attr]
-    built = sorted(store.glob("_C.*.so"))
-    if not built:
-        done = build(applied)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-        for library in (applied / folder).glob("_C.*.so"):
-            shutil.copy2(library, store)
+    with FileLock(store / "lock"):
         built = sorted(store.glob("_C.*.so"))
+        if not built:
+            done = build(applied)
+            assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+            for library in (applied / folder).glob("_C.*.so"):
+                shutil.copy2(library, store)
+            built = sorted(store.glob("_C.*.so"))
     (applied / folder).mkdir(parents=True, exist_ok=True)
     for library in built:
         shutil.copy2(library, applied / folder)
