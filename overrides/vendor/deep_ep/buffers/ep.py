@@ -683,7 +683,8 @@ def _token_bytes(data_bytes: int, sf_bytes: int, choices: int, with_source: bool
 def _words(x: torch.Tensor) -> torch.Tensor:
     """``x`` [n, w] as int32 words [n, ceil(bytes / 4)], a view where it can be."""
     if x.shape[1] * x.itemsize % 4 == 0:
-        return (x if x.stride(1) == 1 and x.is_contiguous() else x.contiguous()).view(torch.int32)
+        # One token's row may have any stride and still be contiguous: flattened, it has none.
+        return x.contiguous().view(-1).view(torch.int32).view(x.shape[0], x.shape[1] * x.itemsize // 4)
     data = x.contiguous().view(torch.uint8)
     return torch.nn.functional.pad(data, (0, -data.shape[1] % 4)).view(torch.int32)
 
