@@ -56,6 +56,30 @@ def _wide_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
 
+def write_pieced_product(
+    a: torch.Tensor,
+    weight: Callable[[int, int], torch.Tensor],
+    unit: int,
+    d: torch.Tensor,
+    c: torch.Tensor | None,
+    alpha: float | None,
+) -> None:
+    """``write_product`` for ``weight(start, stop)``, the rows [start, stop) of ``b``, made piece by piece; ``start`` is a multiple
+    of ``unit``."""
+    n = d.shape[1]
+    step = max(1, PIECE // (a.shape[1] * unit)) * unit
+    if step >= n:
+        write_product(a, weight(0, n), d, c, alpha)
+        return
+    parts = []
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        part = torch.empty((d.shape[0], stop - start), dtype=d.dtype, device=d.device)
+        write_product(a, weight(start, stop), part, None if c is None else c[:, start:stop], alpha)
+        parts.append(part)
+    d.copy_(torch.cat(parts, 1))
+
+
 class RowGroups(NamedTuple):
     """Which rows belong to which group, padding left out.
 
@@ -160,7 +184,7 @@ def pieced_grouped_product(
     a: torch.Tensor, weight: Callable[[int, int], torch.Tensor], n: int, elements_per_row: int, ends: torch.Tensor
 ) -> torch.Tensor:
     """``grouped_product`` with ``weight(start, stop)``, the rows [start, stop) of every group's matrix, made piece by piece."""
-    step = max(1, 4 * PIECE // elements_per_row)
+    step = max(1, 2 * PIECE // elements_per_row)
     pieces = [grouped_product(a, weight(start, min(start + step, n)), ends) for start in range(0, n, step)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 

@@ -1,4 +1,4 @@
-"""Top-k selection of upstream's C++ module, in pure torch.
+"""``deep_select.deep_select_cuda``: the top-k selection, in pure torch.
 
 The contract is Ascend's where it differs, and wider where that costs nothing: fp32 input, int64 indices and sorting by value are
 served, rows may lie any distance apart. Among equal values (zeros of either sign are equal) the smaller index wins, so that runs
@@ -119,14 +119,12 @@ def topk(
         filled = column[:k] >= end.unsqueeze(1)
         shifted = shifted.masked_fill(filled, idx_oob_fill_value)
         value = None if value is None else value.masked_fill(filled, value_oob_fill_value)
-    output_idx[:, :k].copy_(shifted.masked_fill(nan, NAN_INDEX))
-    if value is not None and output_val is not None:
-        output_val[:, :k].copy_(value)
     if k < topk:
-        rest = torch.full((batch, topk - k), idx_oob_fill_value, dtype=output_idx.dtype, device=input.device)
-        output_idx[:, k:].copy_(rest.masked_fill_(nan, NAN_INDEX))
-        if output_val is not None:
-            output_val[:, k:].fill_(value_oob_fill_value)
+        shifted = torch.nn.functional.pad(shifted, (0, topk - k), value=idx_oob_fill_value)
+        value = None if value is None else torch.nn.functional.pad(value, (0, topk - k), value=value_oob_fill_value)
+    output_idx.copy_(shifted.masked_fill(nan, NAN_INDEX))
+    if value is not None and output_val is not None:
+        output_val.copy_(value)
 
 
 def _check(

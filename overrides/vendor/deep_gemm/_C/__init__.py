@@ -1,4 +1,4 @@
-"""FP8, FP4 and bf16 GEMMs, indexer logits, scale layouts and settings of upstream's C++ module, in pure torch.
+"""``deep_gemm._C``: FP8, FP4 and bf16 GEMMs, indexer logits, scale layouts and settings, in pure torch.
 
 Semantics are Ascend's where it differs: scales are fp32 or exponent bytes packed two in an int16, in any strides (four in an int32,
 CUDA's form, are read as well); outputs are written in place and None is returned. fp32 scales are powers of two unless
@@ -35,6 +35,7 @@ from neuron_numerics.gemm_products import (
     psum_rows,
     take_rows,
     write_k_grouped,
+    write_pieced_product,
     write_product,
     write_rows,
 )
@@ -304,7 +305,19 @@ def fp8_fp4_gemm_nt(
         return
     gran_a, gran_b = _granularities(a[1], b[1], recipe, recipe_a, recipe_b)
     dtype = _operand_dtype(a[1], b[1], disable_ue8m0_cast)
-    write_product(dequantise(*a, gran_a, dtype), dequantise(*b, gran_b, dtype), d, c, alpha)
+    left, (values, sf), gran_n = dequantise(*a, gran_a, dtype), b, gran_b[0]
+    if is_packed_fp4(values) and values.stride(-1) != 1:
+        # Rows cannot be cut where they are packed together.
+        write_product(left, dequantise(values, sf, gran_b, dtype), d, c, alpha)
+        return
+    write_pieced_product(
+        left,
+        lambda start, stop: dequantise(values[start:stop], sf[start // gran_n : ceil_div(stop, gran_n)], gran_b, dtype),
+        gran_n,
+        d,
+        c,
+        alpha,
+    )
 
 
 def fp8_fp4_gemm_nn(
