@@ -32,7 +32,7 @@ from neuron_numerics.gemm_products import (
     groups_of_rows,
     occupied_groups,
     pieced_grouped_product,
-    psum_rows,
+    psum_gaps,
     take_rows,
     write_k_grouped,
     write_pieced_product,
@@ -165,8 +165,7 @@ def get_mn_major_tma_aligned_packed_ue8m0_tensor(
 def _without_gaps(sf: torch.Tensor, psum_layout: torch.Tensor | None) -> torch.Tensor:
     if psum_layout is None:
         return sf
-    valid = psum_rows(psum_layout, get_mk_alignment_for_contiguous_layout(), sf.shape[-2])
-    return sf.masked_fill(~valid.unsqueeze(1), 0)
+    return sf.masked_fill(psum_gaps(psum_layout, get_mk_alignment_for_contiguous_layout(), sf.shape[-2]), 0)
 
 
 def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
@@ -192,9 +191,9 @@ def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
         return _packed_rows(torch.cat(parts))
     assert use_psum_layout, "expected ks_cpu unless the psum layout is used"
     # Packed byte i of the result belongs to group g and is row i - padded_start[g] of it.
-    ends = (grouped_layout + (k_alignment - 1)).div(k_alignment, rounding_mode="floor").mul_(k_alignment // gran_k)
+    ends = ((grouped_layout + (k_alignment - 1)) // k_alignment).mul_(k_alignment // gran_k)
     start = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
-    padded = (ends - start + 3).div(4, rounding_mode="floor").mul_(4)
+    padded = ((ends - start + 3) // 4).mul_(4)
     padded_end = padded.cumsum(0, dtype=torch.int32)
     rows = (sf_rows + 3 * groups) // 4 * 4
     byte = torch.arange(rows, dtype=torch.int32, device=sf.device)
@@ -476,7 +475,7 @@ def m_grouped_fp8_fp4_gemm_nt_contiguous(
     values, sf, ends = b[0], b[1], rows.ends
     slots = min(groups, ceil_div(m, get_mk_alignment_for_contiguous_layout()))
     if slots < groups:
-        occupied = occupied_groups(ends, slots)
+        occupied = occupied_groups(rows, slots)
         values, sf, ends = take_rows(values, occupied.group), sf.index_select(0, occupied.group), occupied.ends
     if values.stride(-1) != 1 or sf.shape[-2] != n:
         # Rows cannot be cut where they are packed together or share scales.
@@ -617,9 +616,7 @@ def _k_group_ends(
     assert grouped_layout.dtype == torch.int32, f"expected an int32 layout, got {grouped_layout.dtype}"
     assert not ks_cpu or sum(ks_cpu) == sum_k, f"expected a K of {sum(ks_cpu or ())}, got {sum_k}"
     if use_psum_layout:
-        return (
-            (grouped_layout + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment).clamp_max_(sum_k)
-        )
+        return ((grouped_layout + (alignment - 1)) // alignment).mul_(alignment).clamp_max_(sum_k)
     assert ks_cpu, "expected ks_cpu unless the psum layout is used"
     return grouped_layout.cumsum(0, dtype=torch.int32)
 
@@ -952,7 +949,7 @@ def get_paged_sparse_mqa_logits_metadata(
     assert page_kv % sparse_block_kv == 0, f"a page of {page_kv} tokens holds no whole blocks of {sparse_block_kv}"
     per_page = page_kv // sparse_block_kv
     block = sparse_kv_block_indices.clamp(0, block_table.shape[1] * per_page - 1)
-    page = block.div(per_page, rounding_mode="floor")
+    page = block // per_page
     row = torch.arange(block.shape[0], dtype=torch.int32, device=block.device).unsqueeze(1)
     return block_table[row, page] * per_page + (block - page * per_page)
 
@@ -1014,7 +1011,7 @@ def fp8_fp4_paged_sparse_mqa_logits(
     pieces = []
     for first in range(0, rows, step):
         place = metadata[first : first + step].flatten().clamp(0, pages * per_page - 1)
-        page = place.div(per_page, rounding_mode="floor")
+        page = place // per_page
         block = place - page * per_page
         chosen = value[page, block].view(-1, columns, kv_cache.shape[-1] - 4)
         chosen = chosen if is_packed_fp4(values) else chosen.view(torch.float8_e4m3fn)
