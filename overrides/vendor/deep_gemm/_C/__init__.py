@@ -16,13 +16,13 @@ from neuron_numerics.casts import cast_per_token
 from neuron_numerics.formats import quant_format
 from neuron_numerics.gemm_logits import (
     dense_logits,
-    empty_logits,
     gathered_logits,
+    no_logits,
     page_rows,
     paged_logits,
     row_step,
     scale_of_bytes,
-    write_logits,
+    stored_logits,
 )
 from neuron_numerics.gemm_operands import dequantise, dequantise_mx, is_packed_fp4, logical_shape
 from neuron_numerics.gemm_products import (
@@ -839,7 +839,7 @@ def fp8_fp4_mqa_logits(
     int32 [m, heads]), or None. ``kv``: the same for keys without the heads' axis; fp32 scales [keys] where ``q`` has none.
     ``weights``: [m, heads]. ``cu_seq_len_k_start``, ``cu_seq_len_k_end``: int32 [m].
     Returns bf16 (fp32 where ``q`` has no scales) [m, max_seqlen_k], rows 1024-byte units apart: column j of row i belongs to key
-    ``start[i] + j``; columns from ``end[i] - start[i]`` on are not cleaned.
+    ``start[i] + j``; columns from ``end[i] - start[i]`` on hold anything finite.
     """
     (values, q_sf), (key_values, key_sf) = q, kv
     rows = values.shape[0]
@@ -849,10 +849,10 @@ def fp8_fp4_mqa_logits(
     ), f"expected weights of {tuple(values.shape[:2])}, got {tuple(weights.shape)}"
     dtype = torch.float32 if q_sf is None else torch.bfloat16
     if rows == 0 or key_values.shape[0] == 0:
-        return empty_logits(rows, max_seqlen_k, dtype, values.device).zero_()
+        return no_logits(rows, max_seqlen_k, dtype, values.device)
     query, key = dequantise_mx(values, q_sf), dequantise_mx(key_values, key_sf)
     pieces = dense_logits(query, key, weights.to(torch.float32), cu_seq_len_k_start, max_seqlen_k)
-    return write_logits(pieces, 0, rows, max_seqlen_k, dtype, values.device)
+    return stored_logits(pieces, 0, max_seqlen_k, dtype)
 
 
 def get_paged_mqa_logits_metadata(context_lens: torch.Tensor, block_kv: int, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -902,7 +902,7 @@ def fp8_fp4_paged_mqa_logits(
     assert tuple(context_lens.shape) == tuple(values.shape[:2]), f"expected context_lens of {tuple(values.shape[:2])}"
     dtype = torch.float32 if q_sf is None else torch.bfloat16
     if rows == 0 or max_context_len == 0 or kv_cache.shape[0] == 0:
-        return empty_logits(rows, max_context_len, dtype, values.device).zero_()
+        return no_logits(rows, max_context_len, dtype, values.device)
     pieces = paged_logits(
         dequantise_mx(values, q_sf),
         kv_cache,
@@ -912,7 +912,7 @@ def fp8_fp4_paged_mqa_logits(
         is_packed_fp4(values),
         q_sf is not None,
     )
-    return write_logits(pieces, 1, rows, max_context_len, dtype, values.device)
+    return stored_logits(pieces, 1, max_context_len, dtype)
 
 
 def get_sparse_mqa_logits_metadata(
@@ -982,7 +982,7 @@ def fp8_fp4_sparse_mqa_logits(
         chosen = stored.index_select(0, token).view(key_values.dtype)
         key = dequantise_mx(chosen, key_sf.index_select(0, token)).view(-1, columns, query.shape[2])
         pieces.append(gathered_logits(query[first : first + step], key, wide[first : first + step]))
-    return write_logits(pieces, 0, rows, columns, torch.bfloat16, values.device)
+    return stored_logits(pieces, 0, columns, torch.bfloat16)
 
 
 def fp8_fp4_paged_sparse_mqa_logits(
@@ -1018,4 +1018,4 @@ def fp8_fp4_paged_sparse_mqa_logits(
         chosen_scale = scale_of_bytes(scale[page, block].view(-1, columns, 4), q_sf is not None)
         key = dequantise_mx(chosen, chosen_scale)
         pieces.append(gathered_logits(query[first : first + step], key, wide[first : first + step]))
-    return write_logits(pieces, 0, rows, columns, torch.bfloat16, values.device)
+    return stored_logits(pieces, 0, columns, torch.bfloat16)
