@@ -120,6 +120,12 @@ def test_transposed_operands(gemm: ModuleType, diff: Any) -> None:
             half_a if kind[0] == "n" else half_a.T.contiguous(), half_b if kind[1] == "t" else half_b.T.contiguous(), d
         )
         close(d, half_a.double() @ half_b.double().T, diff)
+        for x, y in ((half_a, half_b), (half_a.float(), half_b.float())):
+            left, right = (
+                one if turn else one.T.contiguous() for one, turn in ((x, kind[0] == "n"), (y, kind[1] == "t"))
+            )
+            getattr(gemm, f"cublaslt_gemm_{kind}")(left, right, d, torch.ones(m, n))
+            close(d, x.double() @ y.double().T + 1, diff)
 
 
 @pytest.mark.parametrize("out", [BF16, FP32])

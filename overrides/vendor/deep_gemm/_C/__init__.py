@@ -431,6 +431,32 @@ def bf16_gemm_tt(
     bf16_gemm_nt(a.mT, b, d, c, compiled_dims, alpha, epilogue)
 
 
+def cublaslt_gemm_nt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    """``d`` (bf16 or fp32 [m, n]) = ``a`` [m, k] @ ``b`` [n, k].T + c, operands both bf16 or both fp32.
+
+    A plain product under the name that the vision tower calls; no vendor library is behind it.
+    """
+    assert a.dtype == b.dtype and a.dtype in (torch.bfloat16, torch.float32), f"got operands of {a.dtype} and {b.dtype}"
+    assert a.shape[1] == b.shape[1], f"the operands' K differ: {a.shape[1]} and {b.shape[1]}"
+    _check_output(d, (a.shape[0], b.shape[0]), c)
+    write_product(a, b, d, c)
+
+
+def cublaslt_gemm_nn(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    """``cublaslt_gemm_nt`` with ``b`` as [k, n]."""
+    cublaslt_gemm_nt(a, b.mT, d, c)
+
+
+def cublaslt_gemm_tn(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    """``cublaslt_gemm_nt`` with ``a`` as [k, m] and ``b`` as [k, n]."""
+    cublaslt_gemm_nt(a.mT, b.mT, d, c)
+
+
+def cublaslt_gemm_tt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    """``cublaslt_gemm_nt`` with ``a`` as [k, m]."""
+    cublaslt_gemm_nt(a.mT, b, d, c)
+
+
 def _row_groups(grouped_layout: torch.Tensor, use_psum_layout: bool, groups: int, rows: int) -> RowGroups:
     alignment = get_mk_alignment_for_contiguous_layout()
     wanted = groups if use_psum_layout else rows
