@@ -1,4 +1,4 @@
-"""Top-k selection of upstream's C++ module, in pure torch.
+"""``deep_select.deep_select_cuda``: the top-k selection, in pure torch.
 
 The contract is Ascend's where it differs, and wider where that costs nothing: fp32 input, int64 indices and sorting by value are
 served, rows may lie any distance apart. Among equal values (zeros of either sign are equal) the smaller index wins, so that runs
@@ -19,9 +19,9 @@ MAX_VOCAB = 2**23
 INPUT_ALIGNMENT = 1024
 OUTPUT_ALIGNMENT = 32
 
-# Order numbers of bf16 values: infinity's, and one below every number's.
-_INFINITY = 0x7F80
-_OUTSIDE = -40000.0
+# Below every finite bf16, and above.
+_LOWEST = torch.finfo(torch.float32).min
+_HIGHEST = torch.finfo(torch.float32).max
 
 
 def get_alignment_requirement() -> tuple[int, int]:
@@ -36,21 +36,18 @@ class _Keys(NamedTuple):
     nan: torch.Tensor
 
 
-def _bf16_keys(x: torch.Tensor, inside: torch.Tensor | None) -> _Keys:
-    bits = x.contiguous().view(torch.int16).to(torch.int32)
-    order = bits ^ ((bits >> 31) & 0x7FFF)
-    key = (order - (order >> 31)).to(torch.float32)
-    unordered = key.abs() > _INFINITY
-    if inside is None:
-        return _Keys(key, unordered.any(1, keepdim=True))
-    return _Keys(key.masked_fill_(~inside, _OUTSIDE), (unordered & inside).any(1, keepdim=True))
+def _keys(x: torch.Tensor, outside: torch.Tensor | None) -> _Keys:
+    """What to select by. bf16 infinities become finite, in order; fp32 ones stay, since fp32 has no room beyond its numbers.
 
-
-def _fp32_keys(x: torch.Tensor, inside: torch.Tensor | None) -> _Keys:
+    Columns outside may tie with the lowest ones inside: those have the smaller indices.
+    """
+    finite = x.dtype == torch.bfloat16
+    key = x.to(torch.float32).clamp(_LOWEST, _HIGHEST) if finite else x
     unordered = x != x
-    if inside is None:
-        return _Keys(x.masked_fill(unordered, float("-inf")), unordered.any(1, keepdim=True))
-    return _Keys(x.masked_fill(unordered | ~inside, float("-inf")), (unordered & inside).any(1, keepdim=True))
+    low = _LOWEST if finite else float("-inf")
+    if outside is None:
+        return _Keys(key.masked_fill(unordered, low), unordered.any(1, keepdim=True))
+    return _Keys(key.masked_fill(unordered | outside, low), (unordered > outside).any(1, keepdim=True))
 
 
 def _chosen(key: torch.Tensor, k: int) -> torch.Tensor:
@@ -104,29 +101,28 @@ def topk(
             output_val.fill_(value_oob_fill_value)
         return
     column = torch.arange(vocab, dtype=torch.int32, device=input.device)
-    inside = None if end is None else column < end.unsqueeze(1)
-    key, nan = _bf16_keys(input, inside) if input.dtype == torch.bfloat16 else _fp32_keys(input, inside)
+    outside = None if end is None else column >= end.unsqueeze(1)
+    key, nan = _keys(input, outside)
     index = _ascending(_chosen(key, k), k)
     row = torch.arange(batch, dtype=torch.int32, device=input.device).unsqueeze(1)
     value = input[row, index] if return_value else None
     if sorted and value is not None:
         # Columns outside the range come last in `index` and must stay there.
-        ranked = value if end is None else value.masked_fill(column[:k] >= end.unsqueeze(1), float("-inf"))
+        ranked = value if outside is None else value.masked_fill(outside[:, :k], float("-inf"))
         order = ranked.sort(dim=1, descending=True, stable=True).indices
         index, value = index.gather(1, order), value.gather(1, order)
     shifted = index if output_idx_offset is None else index + output_idx_offset.unsqueeze(1)
-    if end is not None:
-        filled = column[:k] >= end.unsqueeze(1)
+    if outside is not None:
+        # The row's own columns come first, so that as many places are left as the first columns tell.
+        filled = outside[:, :k]
         shifted = shifted.masked_fill(filled, idx_oob_fill_value)
         value = None if value is None else value.masked_fill(filled, value_oob_fill_value)
-    output_idx[:, :k].copy_(shifted.masked_fill(nan, NAN_INDEX))
-    if value is not None and output_val is not None:
-        output_val[:, :k].copy_(value)
     if k < topk:
-        rest = torch.full((batch, topk - k), idx_oob_fill_value, dtype=output_idx.dtype, device=input.device)
-        output_idx[:, k:].copy_(rest.masked_fill_(nan, NAN_INDEX))
-        if output_val is not None:
-            output_val[:, k:].fill_(value_oob_fill_value)
+        shifted = torch.nn.functional.pad(shifted, (0, topk - k), value=idx_oob_fill_value)
+        value = None if value is None else torch.nn.functional.pad(value, (0, topk - k), value=value_oob_fill_value)
+    output_idx.copy_(shifted.masked_fill(nan, NAN_INDEX))
+    if value is not None and output_val is not None:
+        output_val.copy_(value)
 
 
 def _check(

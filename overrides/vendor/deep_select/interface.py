@@ -1,4 +1,4 @@
-"""Top-k of rows: what the indexer and the sampler call."""
+"""``deep_select.interface``: top-k of rows, what the indexer and the sampler call."""
 
 from __future__ import annotations
 

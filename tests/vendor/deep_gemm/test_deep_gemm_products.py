@@ -120,6 +120,12 @@ def test_transposed_operands(gemm: ModuleType, diff: Any) -> None:
             half_a if kind[0] == "n" else half_a.T.contiguous(), half_b if kind[1] == "t" else half_b.T.contiguous(), d
         )
         close(d, half_a.double() @ half_b.double().T, diff)
+        for x, y in ((half_a, half_b), (half_a.float(), half_b.float())):
+            left, right = (
+                one if turn else one.T.contiguous() for one, turn in ((x, kind[0] == "n"), (y, kind[1] == "t"))
+            )
+            getattr(gemm, f"cublaslt_gemm_{kind}")(left, right, d, torch.ones(m, n))
+            close(d, x.double() @ y.double().T + 1, diff)
 
 
 @pytest.mark.parametrize("out", [BF16, FP32])
@@ -150,6 +156,27 @@ def test_wide_results_are_made_in_pieces(gemm: ModuleType, diff: Any, monkeypatc
     assert sum("mm" in op for op in count_ops(kernel, a, b, d)) == 8
     kernel(a, b, d)
     close(d, a.double() @ b.double().T, diff)
+
+
+@pytest.mark.parametrize("gran_n", [1, 32])
+def test_quantised_weights_are_expanded_in_pieces(
+    gemm: ModuleType, diff: Any, monkeypatch: pytest.MonkeyPatch, gran_n: int
+) -> None:
+    import neuron_numerics.gemm_products as products
+
+    (a, exact_a), (b, exact_b) = values(False, 8, 64), values(True, 100, 64)
+    sfa, sfb = powers(8, 2), powers(-(-100 // gran_n), 2)
+    want = (exact_a * expand(sfa, 1, 32, 8, 64)) @ (exact_b * expand(sfb, gran_n, 32, 100, 64)).T
+    d, c = torch.empty(8, 100, dtype=BF16), torch.randn(8, 100).to(BF16)
+
+    def kernel(a: Any, sfa: Any, b: Any, sfb: Any, d: Any, c: Any) -> None:
+        gemm.fp8_fp4_gemm_nt((a, sfa), (b, sfb), d, c, recipe=(1, gran_n, 32))
+
+    assert sum("mm" in op for op in count_ops(kernel, a, sfa, b, sfb, d, c)) == 1
+    monkeypatch.setattr(products, "PIECE", 33 * 64)
+    assert sum("mm" in op for op in count_ops(kernel, a, sfa, b, sfb, d, c)) == 4
+    kernel(a, sfa, b, sfb, d, c)
+    close(d, want + c.double(), diff)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 8, 32), (4, 0, 32), (4, 8, 0)])

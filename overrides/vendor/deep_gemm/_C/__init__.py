@@ -1,4 +1,4 @@
-"""FP8, FP4 and bf16 GEMMs, indexer logits, scale layouts and settings of upstream's C++ module, in pure torch.
+"""``deep_gemm._C``: FP8, FP4 and bf16 GEMMs, indexer logits, scale layouts and settings, in pure torch.
 
 Semantics are Ascend's where it differs: scales are fp32 or exponent bytes packed two in an int16, in any strides (four in an int32,
 CUDA's form, are read as well); outputs are written in place and None is returned. fp32 scales are powers of two unless
@@ -16,13 +16,13 @@ from neuron_numerics.casts import cast_per_token
 from neuron_numerics.formats import quant_format
 from neuron_numerics.gemm_logits import (
     dense_logits,
-    empty_logits,
     gathered_logits,
+    no_logits,
     page_rows,
     paged_logits,
     row_step,
     scale_of_bytes,
-    write_logits,
+    stored_logits,
 )
 from neuron_numerics.gemm_operands import dequantise, dequantise_mx, is_packed_fp4, logical_shape
 from neuron_numerics.gemm_products import (
@@ -32,9 +32,10 @@ from neuron_numerics.gemm_products import (
     groups_of_rows,
     occupied_groups,
     pieced_grouped_product,
-    psum_rows,
+    psum_gaps,
     take_rows,
     write_k_grouped,
+    write_pieced_product,
     write_product,
     write_rows,
 )
@@ -164,8 +165,7 @@ def get_mn_major_tma_aligned_packed_ue8m0_tensor(
 def _without_gaps(sf: torch.Tensor, psum_layout: torch.Tensor | None) -> torch.Tensor:
     if psum_layout is None:
         return sf
-    valid = psum_rows(psum_layout, get_mk_alignment_for_contiguous_layout(), sf.shape[-2])
-    return sf.masked_fill(~valid.unsqueeze(1), 0)
+    return sf.masked_fill(psum_gaps(psum_layout, get_mk_alignment_for_contiguous_layout(), sf.shape[-2]), 0)
 
 
 def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
@@ -191,9 +191,9 @@ def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
         return _packed_rows(torch.cat(parts))
     assert use_psum_layout, "expected ks_cpu unless the psum layout is used"
     # Packed byte i of the result belongs to group g and is row i - padded_start[g] of it.
-    ends = (grouped_layout + (k_alignment - 1)).div(k_alignment, rounding_mode="floor").mul_(k_alignment // gran_k)
+    ends = ((grouped_layout + (k_alignment - 1)) // k_alignment).mul_(k_alignment // gran_k)
     start = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
-    padded = (ends - start + 3).div(4, rounding_mode="floor").mul_(4)
+    padded = ((ends - start + 3) // 4).mul_(4)
     padded_end = padded.cumsum(0, dtype=torch.int32)
     rows = (sf_rows + 3 * groups) // 4 * 4
     byte = torch.arange(rows, dtype=torch.int32, device=sf.device)
@@ -304,7 +304,19 @@ def fp8_fp4_gemm_nt(
         return
     gran_a, gran_b = _granularities(a[1], b[1], recipe, recipe_a, recipe_b)
     dtype = _operand_dtype(a[1], b[1], disable_ue8m0_cast)
-    write_product(dequantise(*a, gran_a, dtype), dequantise(*b, gran_b, dtype), d, c, alpha)
+    left, (values, sf), gran_n = dequantise(*a, gran_a, dtype), b, gran_b[0]
+    if is_packed_fp4(values) and values.stride(-1) != 1:
+        # Rows cannot be cut where they are packed together.
+        write_product(left, dequantise(values, sf, gran_b, dtype), d, c, alpha)
+        return
+    write_pieced_product(
+        left,
+        lambda start, stop: dequantise(values[start:stop], sf[start // gran_n : ceil_div(stop, gran_n)], gran_b, dtype),
+        gran_n,
+        d,
+        c,
+        alpha,
+    )
 
 
 def fp8_fp4_gemm_nn(
@@ -419,6 +431,32 @@ def bf16_gemm_tt(
     bf16_gemm_nt(a.mT, b, d, c, compiled_dims, alpha, epilogue)
 
 
+def cublaslt_gemm_nt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    """``d`` (bf16 or fp32 [m, n]) = ``a`` [m, k] @ ``b`` [n, k].T + c, operands both bf16 or both fp32.
+
+    A plain product under the name that the vision tower calls; no vendor library is behind it.
+    """
+    assert a.dtype == b.dtype and a.dtype in (torch.bfloat16, torch.float32), f"got operands of {a.dtype} and {b.dtype}"
+    assert a.shape[1] == b.shape[1], f"the operands' K differ: {a.shape[1]} and {b.shape[1]}"
+    _check_output(d, (a.shape[0], b.shape[0]), c)
+    write_product(a, b, d, c)
+
+
+def cublaslt_gemm_nn(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    """``cublaslt_gemm_nt`` with ``b`` as [k, n]."""
+    cublaslt_gemm_nt(a, b.mT, d, c)
+
+
+def cublaslt_gemm_tn(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    """``cublaslt_gemm_nt`` with ``a`` as [k, m] and ``b`` as [k, n]."""
+    cublaslt_gemm_nt(a.mT, b.mT, d, c)
+
+
+def cublaslt_gemm_tt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    """``cublaslt_gemm_nt`` with ``a`` as [k, m]."""
+    cublaslt_gemm_nt(a.mT, b, d, c)
+
+
 def _row_groups(grouped_layout: torch.Tensor, use_psum_layout: bool, groups: int, rows: int) -> RowGroups:
     alignment = get_mk_alignment_for_contiguous_layout()
     wanted = groups if use_psum_layout else rows
@@ -463,7 +501,7 @@ def m_grouped_fp8_fp4_gemm_nt_contiguous(
     values, sf, ends = b[0], b[1], rows.ends
     slots = min(groups, ceil_div(m, get_mk_alignment_for_contiguous_layout()))
     if slots < groups:
-        occupied = occupied_groups(ends, slots)
+        occupied = occupied_groups(rows, slots)
         values, sf, ends = take_rows(values, occupied.group), sf.index_select(0, occupied.group), occupied.ends
     if values.stride(-1) != 1 or sf.shape[-2] != n:
         # Rows cannot be cut where they are packed together or share scales.
@@ -604,9 +642,7 @@ def _k_group_ends(
     assert grouped_layout.dtype == torch.int32, f"expected an int32 layout, got {grouped_layout.dtype}"
     assert not ks_cpu or sum(ks_cpu) == sum_k, f"expected a K of {sum(ks_cpu or ())}, got {sum_k}"
     if use_psum_layout:
-        return (
-            (grouped_layout + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment).clamp_max_(sum_k)
-        )
+        return ((grouped_layout + (alignment - 1)) // alignment).mul_(alignment).clamp_max_(sum_k)
     assert ks_cpu, "expected ks_cpu unless the psum layout is used"
     return grouped_layout.cumsum(0, dtype=torch.int32)
 
@@ -829,7 +865,7 @@ def fp8_fp4_mqa_logits(
     int32 [m, heads]), or None. ``kv``: the same for keys without the heads' axis; fp32 scales [keys] where ``q`` has none.
     ``weights``: [m, heads]. ``cu_seq_len_k_start``, ``cu_seq_len_k_end``: int32 [m].
     Returns bf16 (fp32 where ``q`` has no scales) [m, max_seqlen_k], rows 1024-byte units apart: column j of row i belongs to key
-    ``start[i] + j``; columns from ``end[i] - start[i]`` on are not cleaned.
+    ``start[i] + j``; columns from ``end[i] - start[i]`` on hold anything finite.
     """
     (values, q_sf), (key_values, key_sf) = q, kv
     rows = values.shape[0]
@@ -839,10 +875,10 @@ def fp8_fp4_mqa_logits(
     ), f"expected weights of {tuple(values.shape[:2])}, got {tuple(weights.shape)}"
     dtype = torch.float32 if q_sf is None else torch.bfloat16
     if rows == 0 or key_values.shape[0] == 0:
-        return empty_logits(rows, max_seqlen_k, dtype, values.device).zero_()
+        return no_logits(rows, max_seqlen_k, dtype, values.device)
     query, key = dequantise_mx(values, q_sf), dequantise_mx(key_values, key_sf)
     pieces = dense_logits(query, key, weights.to(torch.float32), cu_seq_len_k_start, max_seqlen_k)
-    return write_logits(pieces, 0, rows, max_seqlen_k, dtype, values.device)
+    return stored_logits(pieces, 0, max_seqlen_k, dtype)
 
 
 def get_paged_mqa_logits_metadata(context_lens: torch.Tensor, block_kv: int, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -892,7 +928,7 @@ def fp8_fp4_paged_mqa_logits(
     assert tuple(context_lens.shape) == tuple(values.shape[:2]), f"expected context_lens of {tuple(values.shape[:2])}"
     dtype = torch.float32 if q_sf is None else torch.bfloat16
     if rows == 0 or max_context_len == 0 or kv_cache.shape[0] == 0:
-        return empty_logits(rows, max_context_len, dtype, values.device).zero_()
+        return no_logits(rows, max_context_len, dtype, values.device)
     pieces = paged_logits(
         dequantise_mx(values, q_sf),
         kv_cache,
@@ -902,7 +938,7 @@ def fp8_fp4_paged_mqa_logits(
         is_packed_fp4(values),
         q_sf is not None,
     )
-    return write_logits(pieces, 1, rows, max_context_len, dtype, values.device)
+    return stored_logits(pieces, 1, max_context_len, dtype)
 
 
 def get_sparse_mqa_logits_metadata(
@@ -939,7 +975,7 @@ def get_paged_sparse_mqa_logits_metadata(
     assert page_kv % sparse_block_kv == 0, f"a page of {page_kv} tokens holds no whole blocks of {sparse_block_kv}"
     per_page = page_kv // sparse_block_kv
     block = sparse_kv_block_indices.clamp(0, block_table.shape[1] * per_page - 1)
-    page = block.div(per_page, rounding_mode="floor")
+    page = block // per_page
     row = torch.arange(block.shape[0], dtype=torch.int32, device=block.device).unsqueeze(1)
     return block_table[row, page] * per_page + (block - page * per_page)
 
@@ -972,7 +1008,7 @@ def fp8_fp4_sparse_mqa_logits(
         chosen = stored.index_select(0, token).view(key_values.dtype)
         key = dequantise_mx(chosen, key_sf.index_select(0, token)).view(-1, columns, query.shape[2])
         pieces.append(gathered_logits(query[first : first + step], key, wide[first : first + step]))
-    return write_logits(pieces, 0, rows, columns, torch.bfloat16, values.device)
+    return stored_logits(pieces, 0, columns, torch.bfloat16)
 
 
 def fp8_fp4_paged_sparse_mqa_logits(
@@ -1001,11 +1037,11 @@ def fp8_fp4_paged_sparse_mqa_logits(
     pieces = []
     for first in range(0, rows, step):
         place = metadata[first : first + step].flatten().clamp(0, pages * per_page - 1)
-        page = place.div(per_page, rounding_mode="floor")
+        page = place // per_page
         block = place - page * per_page
         chosen = value[page, block].view(-1, columns, kv_cache.shape[-1] - 4)
         chosen = chosen if is_packed_fp4(values) else chosen.view(torch.float8_e4m3fn)
         chosen_scale = scale_of_bytes(scale[page, block].view(-1, columns, 4), q_sf is not None)
         key = dequantise_mx(chosen, chosen_scale)
         pieces.append(gathered_logits(query[first : first + step], key, wide[first : first + step]))
-    return write_logits(pieces, 0, rows, columns, torch.bfloat16, values.device)
+    return stored_logits(pieces, 0, columns, torch.bfloat16)

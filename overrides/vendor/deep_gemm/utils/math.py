@@ -1,4 +1,4 @@
-"""Casts to FP8 and FP4 as upstream's host helpers make them: scales from the largest magnitude (floor 1e-4) of each group.
+"""``deep_gemm.utils.math``: casts to FP8 and FP4 as upstream's host helpers make them, scales from the largest magnitude (floor 1e-4) of each group.
 
 Values are divided by multiplying with the scale's reciprocal. Packed scales here are four exponent bytes in an int32.
 """
@@ -104,7 +104,9 @@ def per_block_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool, gran_k: int = 128) -
     return values[:m, :n].contiguous(), scale
 
 
-def per_custom_dims_cast_to_fp8(x: torch.Tensor, dims: tuple[int, ...], use_ue8m0: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def per_custom_dims_cast_to_fp8(
+    x: torch.Tensor, dims: tuple[int, ...], use_ue8m0: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``x`` as e4m3 with one fp32 scale for each index of the axes ``dims``; the scales lose their axes of size 1."""
     others = tuple(axis for axis in range(x.ndim) if axis not in dims)
     scale = _scale(x.abs().to(torch.float32).amax(others, keepdim=True), _FP8_MAX, use_ue8m0)

@@ -90,8 +90,10 @@ def enumerate_normal(dtype: torch.dtype, collect_cublas_scores: bool = False) ->
         scores: list[float] = []
         both_fp4 = config is not None and config.is_fp4_a and config.is_fp4_b
         majors = [(Major.K, Major.K)]
-        if dtype == torch.bfloat16 or (newest and not both_fp4):
+        if dtype == torch.bfloat16:
             majors += [(Major.K, Major.MN), (Major.MN, Major.MN), (Major.MN, Major.K)]
+        elif newest and not both_fp4:
+            majors += [(Major.MN, Major.MN)]
         for (m, n, k), (major_a, major_b) in itertools.product([(1, 768, 512), (130, 96, 128)], majors):
             if config is not None and m % 2 and config.is_fp4_a and not major_a.is_k_major():
                 continue
@@ -117,7 +119,8 @@ def enumerate_m_grouped_contiguous(dtype: torch.dtype) -> Iterator[tuple[Any, ..
             for major_b in (Major.K, Major.MN):
                 if not major_b.is_k_major() and (both_fp4 or (dtype != torch.bfloat16 and get_arch_major() == 9)):
                     continue
-                for groups, rows, n, k in ((3, 100, 64, 128), (6, 20, 96, 256)):
+                shapes = ((3, 100, 64, 128), (6, 20, 96, 256))
+                for groups, rows, n, k in shapes if major_b.is_k_major() else shapes[:1]:
                     yield _kernel(dtype), config, groups, rows, n, k, Major.K, major_b, psum, zero_padding
 
 
