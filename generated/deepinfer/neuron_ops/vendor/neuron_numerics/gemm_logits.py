@@ -19,10 +19,10 @@ PIECE = 2**25
 ROW_BYTES = 1024
 
 
-def empty_logits(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Uninitialised [rows, columns] whose rows lie 1024-byte units apart."""
+def no_logits(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros [rows, columns] whose rows lie 1024-byte units apart."""
     stride = align(columns, ROW_BYTES // dtype.itemsize)
-    return torch.empty((rows, stride), dtype=dtype, device=device)[:, :columns]
+    return torch.zeros((rows, stride), dtype=dtype, device=device)[:, :columns]
 
 
 def weighted_scores(scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -33,12 +33,14 @@ def weighted_scores(scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor
 def dense_logits(
     q: torch.Tensor, k: torch.Tensor, weights: torch.Tensor, start: torch.Tensor, columns: int
 ) -> list[torch.Tensor]:
-    """Pieces of the compressed logits [rows, columns]: column j of row i belongs to key ``start[i] + j``.
+    """Pieces of the compressed logits [rows, min(columns, keys)]: column j of row i belongs to key ``start[i] + j``.
 
     ``q``: fp32 [rows, heads, d]. ``k``: fp32 [keys, d]. ``weights``: fp32 [rows, heads]. ``start``: int32 [rows].
     """
     rows, heads, _ = q.shape
     keys = k.shape[0]
+    # No row has more keys than there are.
+    columns = min(columns, keys)
     step = max(1, PIECE // (heads * keys))
     column = torch.arange(columns, dtype=torch.int32, device=q.device)
     pieces = []
@@ -112,11 +114,8 @@ def row_step(heads: int, dim: int, keys: int) -> int:
     return max(1, PIECE // (keys * max(dim, heads)))
 
 
-def write_logits(
-    pieces: Sequence[torch.Tensor], axis: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    """The pieces, joined along ``axis`` and cut to ``columns``, in a tensor of ``empty_logits``."""
-    out = empty_logits(rows, columns, dtype, device)
+def stored_logits(pieces: Sequence[torch.Tensor], axis: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """The pieces, joined along ``axis``, as ``dtype`` [rows, columns], cut or filled with zeros; rows 1024-byte units apart."""
     whole = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), axis)
-    out[:, : whole.shape[1]].copy_(whole[:, :columns])
-    return out
+    missing = align(columns, ROW_BYTES // dtype.itemsize) - whole.shape[1]
+    return torch.nn.functional.pad(whole.to(dtype), (0, missing))[:, :columns]

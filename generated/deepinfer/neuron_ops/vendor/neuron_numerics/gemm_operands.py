@@ -28,12 +28,12 @@ def logical_shape(values: torch.Tensor) -> tuple[int, ...]:
 
 def _e2m1_fp16(packed: torch.Tensor) -> torch.Tensor:
     """``e2m1.unpack_fp16`` of a last axis that is contiguous, in place where it can be: a weight's worth of memory once, not five
-    times. Products are of powers of two and short numbers, exact in an fp32 unit too."""
-    # One nibble in each half of the word.
-    spread = packed.view(torch.uint8).to(torch.int32).mul_(4097)
-    sign = spread & 0x00080008
-    sign <<= 12
-    return spread.bitwise_and_(0x00070007).mul_(512).bitwise_or_(sign).view(torch.float16)
+    times. The product is exact in an fp32 unit too: it has 20 bits between its first and its last."""
+    # One nibble in each half of the word, at bits 9 to 12 of it.
+    spread = packed.view(torch.uint8).to(torch.int32).mul_((1 << 9) + (1 << 21))
+    sign = spread & 0x10001000
+    sign <<= 3
+    return spread.bitwise_and_(0x0E000E00).bitwise_or_(sign).view(torch.float16)
 
 
 def expand_values(values: torch.Tensor) -> tuple[torch.Tensor, float]:

@@ -57,45 +57,80 @@ def _wide_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
 
+def write_pieced_product(
+    a: torch.Tensor,
+    weight: Callable[[int, int], torch.Tensor],
+    unit: int,
+    d: torch.Tensor,
+    c: torch.Tensor | None,
+    alpha: float | None,
+) -> None:
+    """``write_product`` for ``weight(start, stop)``, the rows [start, stop) of ``b``, made piece by piece; ``start`` is a multiple
+    of ``unit``."""
+    n = d.shape[1]
+    step = max(1, PIECE // (a.shape[1] * unit)) * unit
+    if step >= n:
+        write_product(a, weight(0, n), d, c, alpha)
+        return
+    parts = []
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        part = torch.empty((d.shape[0], stop - start), dtype=d.dtype, device=d.device)
+        write_product(a, weight(start, stop), part, None if c is None else c[:, start:stop], alpha)
+        parts.append(part)
+    d.copy_(torch.cat(parts, 1))
+
+
 class RowGroups(NamedTuple):
     """Which rows belong to which group, padding left out.
 
-    ``ends``: int32 [groups], count of real rows up to and with each group. ``source``: int32 [m], the real rows in order, then
-    any. ``place``: int32 [m], where each real row is in ``source``. ``valid``: bool [m, 1], False on padding.
+    ``count``, ``ends``: int32 [groups], real rows of each group, and up to and with it. ``source``: int32 [m], the real rows in
+    order, then any. ``place``: int32 [m], where each real row is in ``source``. ``gap``: bool [m, 1], True on padding.
     """
 
+    count: torch.Tensor
     ends: torch.Tensor
     source: torch.Tensor
     place: torch.Tensor
-    valid: torch.Tensor
+    gap: torch.Tensor
 
 
-def _row_groups(aligned: torch.Tensor, valid: torch.Tensor) -> RowGroups:
-    """``aligned``: int32 [groups], row after each group's last one, padding included. ``valid``: bool [m]."""
-    rows = valid.shape[0]
-    count = valid.to(torch.int32).cumsum(0, dtype=torch.int32)
-    ends = count.index_select(0, (aligned - 1).clamp_min_(0)) * (aligned > 0)
-    place = torch.where(valid, count - 1, rows)
-    source = torch.zeros(rows + 1, dtype=torch.int32, device=valid.device)
+def _sources(row: torch.Tensor, place: torch.Tensor, gap: torch.Tensor) -> torch.Tensor:
+    rows = row.shape[0]
+    source = torch.zeros(rows + 1, dtype=torch.int32, device=row.device)
     # All padding rows go to the last one, which is dropped.
-    source[place] = torch.arange(rows, dtype=torch.int32, device=valid.device)
-    return RowGroups(ends, source[:rows], place.clamp_max_(rows - 1), valid.unsqueeze(1))
+    source[place.masked_fill(gap, rows)] = row
+    return source[:rows]
 
 
 def groups_of_psum(psum: torch.Tensor, alignment: int, rows: int) -> RowGroups:
     """Groups of the psum layout: ``psum`` int32 [groups] holds each group's aligned start plus its count of rows."""
-    aligned = (psum + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment).clamp_max_(rows)
-    return _row_groups(aligned, psum_rows(psum, alignment, rows))
+    aligned = ((psum + (alignment - 1)) // alignment).mul_(alignment)
+    start = torch.nn.functional.pad(aligned[:-1], (1, 0))
+    # A group without rows may also hold the unaligned end of the one before.
+    count = (psum - start).clamp_min_(0)
+    ends = count.cumsum(0, dtype=torch.int32)
+    row = _blocks(rows, alignment, psum.device)
+    group = (aligned <= row[:, :1]).sum(1, dtype=torch.int32).clamp_max_(psum.shape[0] - 1)
+    # Padding before a group is what its rows move down by.
+    before = (start - ends).add_(count).index_select(0, group)
+    gap = (row >= psum.index_select(0, group).unsqueeze(1)).flatten()[:rows]
+    place = (row - before.unsqueeze(1)).flatten()[:rows]
+    return RowGroups(count, ends, _sources(row.flatten()[:rows], place, gap), place, gap.unsqueeze(1))
 
 
-def psum_rows(psum: torch.Tensor, alignment: int, rows: int) -> torch.Tensor:
-    """bool [rows], False on the padding of the psum layout."""
-    aligned = (psum + (alignment - 1)).div(alignment, rounding_mode="floor").mul_(alignment)
-    start = torch.arange(ceil_div(rows, alignment), dtype=torch.int32, device=psum.device).mul_(alignment)
-    group = (aligned <= start.unsqueeze(1)).sum(1, dtype=torch.int32).clamp_max_(psum.shape[0] - 1)
-    left = psum.index_select(0, group) - start
-    within = torch.arange(alignment, dtype=torch.int32, device=psum.device)
-    return (within < left.unsqueeze(1)).flatten()[:rows]
+def _blocks(rows: int, alignment: int, device: torch.device) -> torch.Tensor:
+    """Row numbers int32 [blocks, alignment]; the last block may reach past ``rows``."""
+    blocks = ceil_div(rows, alignment)
+    return torch.arange(blocks * alignment, dtype=torch.int32, device=device).view(blocks, alignment)
+
+
+def psum_gaps(psum: torch.Tensor, alignment: int, rows: int) -> torch.Tensor:
+    """bool [rows, 1], True on the padding of the psum layout."""
+    aligned = ((psum + (alignment - 1)) // alignment).mul_(alignment)
+    row = _blocks(rows, alignment, psum.device)
+    group = (aligned <= row[:, :1]).sum(1, dtype=torch.int32).clamp_max_(psum.shape[0] - 1)
+    return (row >= psum.index_select(0, group).unsqueeze(1)).flatten()[:rows].unsqueeze(1)
 
 
 def groups_of_rows(layout: torch.Tensor, alignment: int, groups: int) -> RowGroups:
@@ -103,11 +138,17 @@ def groups_of_rows(layout: torch.Tensor, alignment: int, groups: int) -> RowGrou
 
     Every group starts at a multiple of ``alignment``.
     """
+    rows, gap = layout.shape[0], layout < 0
     first = layout[::alignment]
-    first = torch.where(first < 0, groups, first)
+    first = first.masked_fill(first < 0, groups)
     each = torch.arange(groups, dtype=torch.int32, device=layout.device)
-    aligned = (first <= each.unsqueeze(1)).sum(1, dtype=torch.int32).mul_(alignment).clamp_max_(layout.shape[0])
-    return _row_groups(aligned, layout >= 0)
+    aligned = (first <= each.unsqueeze(1)).sum(1, dtype=torch.int32).mul_(alignment).clamp_max_(rows)
+    real = (~gap).cumsum(0, dtype=torch.int32)
+    ends = torch.nn.functional.pad(real, (1, 0)).index_select(0, aligned)
+    count = ends - torch.nn.functional.pad(ends[:-1], (1, 0))
+    place = (real - 1).clamp_min_(0)
+    row = torch.arange(rows, dtype=torch.int32, device=layout.device)
+    return RowGroups(count, ends, _sources(row, place, gap), place, gap.unsqueeze(1))
 
 
 class GroupSlots(NamedTuple):
@@ -117,14 +158,12 @@ class GroupSlots(NamedTuple):
     ends: torch.Tensor
 
 
-def occupied_groups(ends: torch.Tensor, slots: int) -> GroupSlots:
+def occupied_groups(rows: RowGroups, slots: int) -> GroupSlots:
     """The groups with rows, in order, in ``slots`` slots: at least as many as groups can have rows."""
-    last = ends.shape[0] - 1
-    start = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
-    count = (ends > start).to(torch.int32).cumsum(0, dtype=torch.int32)
-    slot = torch.arange(slots, dtype=torch.int32, device=ends.device)
-    group = (count <= slot.unsqueeze(1)).sum(1, dtype=torch.int32).clamp_max_(last)
-    return GroupSlots(group, ends.index_select(0, group))
+    before = (rows.count > 0).cumsum(0, dtype=torch.int32)
+    slot = torch.arange(slots, dtype=torch.int32, device=before.device)
+    group = (before <= slot.unsqueeze(1)).sum(1, dtype=torch.int32).clamp_max_(before.shape[0] - 1)
+    return GroupSlots(group, rows.ends.index_select(0, group))
 
 
 def take_rows(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -154,14 +193,14 @@ def grouped_product(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> tor
 
 def write_rows(d: torch.Tensor, product: torch.Tensor, rows: RowGroups) -> None:
     """Rows of ``product`` [m, n], in the order of ``rows.source``, to their places in ``d`` (any strides); zeros on padding rows."""
-    d.copy_(product.index_select(0, rows.place).masked_fill_(~rows.valid, 0))
+    d.copy_(product.index_select(0, rows.place).masked_fill_(rows.gap, 0))
 
 
 def pieced_grouped_product(
     a: torch.Tensor, weight: Callable[[int, int], torch.Tensor], n: int, elements_per_row: int, ends: torch.Tensor
 ) -> torch.Tensor:
     """``grouped_product`` with ``weight(start, stop)``, the rows [start, stop) of every group's matrix, made piece by piece."""
-    step = max(1, 4 * PIECE // elements_per_row)
+    step = max(1, 2 * PIECE // elements_per_row)
     pieces = [grouped_product(a, weight(start, min(start + step, n)), ends) for start in range(0, n, step)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
