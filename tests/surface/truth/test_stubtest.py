@@ -24,8 +24,8 @@ VENDOR = GENERATED / "deepinfer" / "neuron_ops" / "vendor"
 BACKEND = GENERATED / "deepinfer" / "model_executor" / "layers" / "tilelang_ops" / "neuron"
 UPSTREAM_BACKEND = Path("deepinfer/model_executor/layers/tilelang_ops/asc")
 
-# Types of other packages are not compared, so they need not be read.
-_CONFIG = "[mypy]\nfollow_imports = skip\nfollow_imports_for_stubs = True\nignore_missing_imports = True\nignore_errors = True\nimplicit_optional = True\n"
+# Types of other packages are not compared, so they need not be read; but dataclasses get their constructors from theirs.
+_CONFIG = "[mypy]\nfollow_imports = skip\nfollow_imports_for_stubs = True\nignore_missing_imports = True\nignore_errors = True\nimplicit_optional = True\n[mypy-dataclasses]\nfollow_imports = normal\n"
 _MISSING_STUB_OF_CLASS = re.compile(
     r'^(?P<name>\S+)\.__init__ is inconsistent, stub does not have \*\*?\w+ parameter "\w+"$'
 )
