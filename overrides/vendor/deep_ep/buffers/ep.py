@@ -1,8 +1,9 @@
 """Expert parallelism: tokens to the ranks of their experts and back, after ``deep_ep.buffers.ep``.
 
-Every pair of ranks has the same number of slots, so that one equal-split exchange serves gloo and the device alike:
+Every pair of ranks has the same number of slots, so that equal-split collectives serve gloo and the device alike:
 
-- without a CPU sync the slots are ``num_max_tokens_per_rank``, slot t holds token t, and all shapes are fixed;
+- without a CPU sync the slots are ``num_max_tokens_per_rank``, slot t of every rank is token t, and all shapes are fixed: what goes
+  out is gathered, being the same for all, what comes back is exchanged;
 - with one, ranks agree on the largest number of tokens between any two, and slots hold only the tokens that are sent.
 
 Received tokens are ordered by source rank and token, in each expert's part of the expanded layout too: a run repeats bit for bit.
@@ -541,7 +542,7 @@ class EPBuffer(BufferBase):
         goes.index_put_((place, owner.masked_fill(~live, ranks)), one)
         upto = goes[:, :ranks].cumsum(0).to(torch.int32)
         # NEURON: host sync
-        slots = max(int(self._gather(upto[-1] if tokens else upto.new_zeros(ranks)).max()), 1)
+        slots = max(int(self._gather(upto[-1] if tokens else upto.new_zeros(ranks))[0].max()), 1)
         token = place
         if tokens:
             place = (upto[token, owner] - 1).masked_fill_(~live, 0)
@@ -566,16 +567,17 @@ class EPBuffer(BufferBase):
             padded = [column if column.shape[0] else column.new_zeros((1, *column.shape[1:])) for column in columns]
             return (lambda widths: padded), EventHandle()
         if sent is None:
+            # Slots are the same for every rank, so they are gathered rather than repeated and exchanged.
             tokens = columns[0].shape[0]
             packed = torch.nn.functional.pad(torch.cat(list(columns), 1), (0, 0, 0, slots - tokens))
-            packed = packed.unsqueeze(0).expand(self.num_ranks, -1, -1).contiguous()
+            received, work = self._gather(packed, in_background)
         else:
             source = sent.view(-1)
             taken = [column if column is sent else _rows_or_zeros(column, source) for column in columns]
             if used is not None:
                 taken[choice_column] = taken[choice_column] * used
             packed = torch.cat(taken, 1).view(self.num_ranks, slots, -1)
-        received, work = self._exchange(packed, in_background)
+            received, work = self._exchange(packed, in_background)
         return (lambda widths: list(received.flatten(0, 1).split(widths, 1))), EventHandle((work,))
 
     def _make_handle(
