@@ -80,7 +80,7 @@ class Case:
     """One dispatch and what follows it. ``lacking``: share of choices that are -1; ``idle``: a rank without tokens."""
 
     name: str
-    experts: int = 8
+    experts: int = 12
     topk: int = 3
     limit: int = 7
     hidden: int = 256
@@ -107,11 +107,11 @@ CASES = (
     Case("no-bias", biases=0),
     Case("single-reduction", multiple=False),
     Case("single-reduction-fixed", multiple=False, sync=False, biases=0),
-    Case("unaligned", alignment=1, experts=16, topk=5),
+    Case("unaligned", alignment=1, experts=24, topk=5),
     Case("wide-alignment", alignment=128, sync=False),
     Case("nobody-chooses", lacking=1.0),
     Case("nobody-chooses-fixed", lacking=1.0, sync=False),
-    Case("all-choose", lacking=0.0, topk=8),
+    Case("all-choose", lacking=0.0, topk=12),
     Case("idle-rank", idle=True),
     Case("idle-rank-fixed", idle=True, sync=False),
     Case("one-choice", topk=1, limit=5),
