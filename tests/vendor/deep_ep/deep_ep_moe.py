@@ -58,6 +58,12 @@ def layer(rank: int, ranks: int, sync: bool) -> tuple[torch.Tensor, torch.Tensor
     )  # fmt: skip
     rows, _, row_weights, handle = event.current_stream_wait()
     psum = handle.psum_num_recv_tokens_per_expert
+    # What no choice has may hold anything.
+    unused = torch.ones(row_weights.shape[0], dtype=torch.bool)
+    used = handle.recv_src_metadata[: int(handle.psum_num_recv_tokens_per_scaleup_rank[-1]), 2:]
+    unused[used[used >= 0].long()] = False
+    rows[0].view(torch.uint8)[unused] = 0x7F
+    row_weights[unused] = torch.nan
 
     def grouped(a: Any, b: Any, width: int) -> torch.Tensor:
         out = torch.empty(a[0].shape[0], width, dtype=torch.bfloat16)

@@ -112,6 +112,7 @@ CASES = (
     Case("nobody-chooses", lacking=1.0),
     Case("nobody-chooses-fixed", lacking=1.0, sync=False),
     Case("all-choose", lacking=0.0, topk=12),
+    Case("all-choose-fixed", lacking=0.2, topk=12, sync=False, fp8=True),
     Case("idle-rank", idle=True),
     Case("idle-rank-fixed", idle=True, sync=False),
     Case("one-choice", topk=1, limit=5),
