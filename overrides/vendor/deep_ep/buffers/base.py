@@ -86,3 +86,13 @@ class BufferBase(ABC):
     def _exchanges_by_gather(self) -> bool:
         """The device's all_to_all needs more than two ranks."""
         return self.num_ranks == 2 and dist.get_backend(self.group) == "neuron"
+
+    @staticmethod
+    def _row_bytes(x: torch.Tensor) -> torch.Tensor:
+        """uint8 [n, bytes] of ``x`` [n, w], a view if it is contiguous."""
+        x = x.contiguous()
+        if x.stride(1) != 1:
+            # A single column may have any stride and still be contiguous, which a view of other elements trips over.
+            x = x.clone(memory_format=torch.contiguous_format)
+        # So may a single row: flattened, it has none.
+        return x.view(-1).view(torch.uint8).view(x.shape[0], x.shape[1] * x.itemsize)

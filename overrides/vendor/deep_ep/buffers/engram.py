@@ -207,9 +207,9 @@ class EngramBuffer(BufferBase):
             # Some rows at a time: tables are large, and there is no room for a second one.
             for start in range(0, count, _WRITTEN_ROWS):
                 stop = min(start + _WRITTEN_ROWS, count)
-                row = storage[start:stop].contiguous().view(torch.uint8)
+                row = self._row_bytes(storage[start:stop])
                 if own is not None:
-                    sf = own[start:stop].contiguous().view(torch.uint8)
+                    sf = self._row_bytes(own[start:stop])
                     sf = torch.nn.functional.pad(sf, (0, sf_bytes - sf.shape[1])).to(storage.device)
                     row = torch.cat((row, sf), 1)
                 self._table[first + start : first + stop].copy_(row.view(torch.int32))

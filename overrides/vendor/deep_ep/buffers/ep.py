@@ -468,7 +468,7 @@ class EPBuffer(BufferBase):
             rows = route.rows.clamp_max(max(x.shape[0] - 1, 0))
             part = _rows_or_zeros(x, rows.view(-1)) if apart else _sum_rows(x, rows, route.outside)
             if topk_weights is not None:
-                weights = _rows_or_zeros(topk_weights.view(-1, 1), rows.view(-1)).view(-1, choices)
+                weights = _rows_or_zeros(topk_weights.reshape(-1, 1), rows.view(-1)).view(-1, choices)
         columns = [_words(part.view(slot_count, -1))]
         if weights is not None:
             columns.append(_words(weights))
@@ -678,11 +678,10 @@ def _token_bytes(data_bytes: int, sf_bytes: int, choices: int, with_source: bool
 
 def _words(x: torch.Tensor) -> torch.Tensor:
     """``x`` [n, w] as int32 words [n, ceil(bytes / 4)], a view where it can be."""
-    if x.shape[1] * x.itemsize % 4 == 0:
-        # One token's row may have any stride and still be contiguous: flattened, it has none.
-        return x.contiguous().view(-1).view(torch.int32).view(x.shape[0], x.shape[1] * x.itemsize // 4)
-    data = x.contiguous().view(torch.uint8)
-    return torch.nn.functional.pad(data, (0, -data.shape[1] % 4)).view(torch.int32)
+    data = BufferBase._row_bytes(x)
+    if data.shape[1] % 4:
+        data = torch.nn.functional.pad(data, (0, -data.shape[1] % 4))
+    return data.view(torch.int32)
 
 
 def _rows_or_zeros(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
