@@ -46,7 +46,7 @@ def test_taken_rows(width: int, spare: int) -> None:
     cache = oracle.random_cache(4, 7, width, spare)
     index = torch.tensor([[0, 27, -1, 28], [13, 13, 2**30, -(2**31)]], dtype=torch.int32)
     rows = cache_rows(cache.stored, index, torch.tensor([4, 1], dtype=torch.int32))
-    assert rows.kept.tolist() == [[-1, -1, 0, 0], [-1, 0, 0, 0]]
+    assert rows.dropped.tolist() == [[False, False, True, True], [False, True, True, True]]
     got = take_rows(rows, 0, 2)
     assert got.dtype == torch.float32
     for query, column, row in ((0, 0, 0), (0, 1, 27), (1, 0, 13)):
@@ -58,10 +58,14 @@ def test_taken_rows(width: int, spare: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_taken_elements(dtype: torch.dtype) -> None:
     wide = torch.randn(9, 21).to(dtype)
+    wide[0] = torch.nan
     for table in (wide[:, :20], wide[:, 1:], wide.T[:9].T):
-        index = torch.tensor([[8, 9, 0]], dtype=torch.int32)
-        got = take_rows(element_rows(table, index, None), 0, 1)[0]
-        assert torch.equal(got, torch.stack((table[8].float(), torch.zeros(table.shape[1]), table[0].float())))
+        index = torch.tensor([[8, 9, 3, -1], [-1, 0, -7, 9]], dtype=torch.int32)
+        rows = element_rows(table, index, torch.tensor([4, 1], dtype=torch.int32))
+        assert rows.dropped.tolist() == [[False, True, False, True], [True, True, True, True]]
+        got = take_rows(rows, 0, 1)[0]
+        # Dropped rows are others that count.
+        assert torch.equal(got, table[[8, 8, 3, 8]].float())
 
 
 def test_words_only_where_aligned() -> None:
