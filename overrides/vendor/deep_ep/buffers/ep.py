@@ -146,6 +146,10 @@ class EPHandle:
         made: torch.Tensor = self._psum_ranks
         return made
 
+    @psum_num_recv_tokens_per_scaleup_rank.setter
+    def psum_num_recv_tokens_per_scaleup_rank(self, value: torch.Tensor) -> None:
+        self._psum_ranks = value
+
     @property
     def recv_src_metadata(self) -> torch.Tensor:
         """int32 [received, 2 + topk]; see the class."""
@@ -154,6 +158,10 @@ class EPHandle:
         made: torch.Tensor = self._metadata
         return made
 
+    @recv_src_metadata.setter
+    def recv_src_metadata(self, value: torch.Tensor) -> None:
+        self._metadata = value
+
     @property
     def dst_buffer_slot_idx(self) -> torch.Tensor:
         """int32 [tokens, topk]; see the class."""
@@ -161,6 +169,10 @@ class EPHandle:
             self._buffer_slots = self._buffer_slots()
         made: torch.Tensor = self._buffer_slots
         return made
+
+    @dst_buffer_slot_idx.setter
+    def dst_buffer_slot_idx(self, value: torch.Tensor) -> None:
+        self._buffer_slots = value
 
     def deterministic_sort(
         self,

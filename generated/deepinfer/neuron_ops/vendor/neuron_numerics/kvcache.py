@@ -27,24 +27,31 @@ _BYTE_DTYPES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 class KeyRows:
     """Rows that each of ``n`` queries attends to.
 
-    ``table``: [rows, width] or [blocks, block_size, width], in a format of this module, words where it is aligned.
-    ``index``: int32 [n, t] rows, each inside the table. ``kept``: int32 [n, t], -1 where the row counts, 0 where it does not.
-    ``row_bytes``: bytes of a coded row, 0 for bf16 and fp32 elements. ``dtype``: of the elements, of any kind for a coded row.
+    ``table``: [rows, width] or [blocks, block_size, width], in a format of this module, words where a coded row is aligned.
+    ``index``: int32 [n, t] rows, each inside the table. ``dropped``: bool [n, t], the row does not count.
+    ``row_bytes``: bytes of a coded row, 0 for bf16 and fp32 elements.
+    ``mask``: int32 [n, t], of a coded row's bits, 0 where dropped, else -1. Without one a dropped row is another row of its query
+    that counts, and any row of the table where none does.
     """
 
     table: torch.Tensor
     index: torch.Tensor
-    kept: torch.Tensor
-    row_bytes: int
-    dtype: torch.dtype
+    dropped: torch.Tensor
+    row_bytes: int = 0
+    mask: torch.Tensor | None = None
 
 
 def element_rows(table: torch.Tensor, index: torch.Tensor, length: torch.Tensor | None) -> KeyRows:
-    """Rows of ``table`` [rows, d], bf16 or fp32, any strides but for a contiguous last axis.
+    """Rows of ``table`` [rows, d], bf16 or fp32, any strides.
 
     ``index``: int32 [n, t]; what is negative or past the table does not count, nor what lies at or past ``length`` [n] of a row.
     """
-    return KeyRows(as_words(table), *_inside(index, length, table.shape[0]), 0, table.dtype)
+    place, dropped = _inside(index, length, table.shape[0])
+    if place.shape[1]:
+        # What does not count may hold NaN, which no weight undoes: take a row instead that is attended to anyway.
+        other = place.masked_fill(dropped, 0).amax(1, keepdim=True)
+        place = torch.where(dropped, other, place)
+    return KeyRows(table, place, dropped)
 
 
 def cache_rows(cache: torch.Tensor, index: torch.Tensor, length: torch.Tensor | None) -> KeyRows:
@@ -59,27 +66,29 @@ def cache_rows(cache: torch.Tensor, index: torch.Tensor, length: torch.Tensor | 
         FP8_ROW_BYTES,
         FP4_ROW_BYTES,
     ), f"expected {FP8_ROW_BYTES} or {FP4_ROW_BYTES} bytes a token, got {width}"
-    assert (
-        cache.stride(1) == width and cache.stride(3) == 1
-    ), f"expected contiguous blocks, got strides {cache.stride()}"
+    contiguous = (block_size == 1 or cache.stride(1) == width) and cache.stride(3) == 1
+    assert contiguous, f"expected contiguous blocks, got strides {cache.stride()}"
     table = as_words(cache.view(torch.uint8).squeeze(2))
     if table.stride(0) == block_size * table.stride(1):
         table = table.flatten(0, 1)
-    return KeyRows(table, *_inside(index, length, blocks * block_size), width, cache.dtype)
+    place, dropped = _inside(index, length, blocks * block_size)
+    return KeyRows(table, place, dropped, width, dropped.to(torch.int32) - 1)
 
 
 def take_rows(rows: KeyRows, start: int, stop: int) -> torch.Tensor:
-    """fp32 [stop - start, t, d]: the rows of queries ``start`` to ``stop``; zeros for those that do not count."""
+    """fp32 [stop - start, t, d]: the rows of queries ``start`` to ``stop``; zeros for those dropped, if there is a mask."""
     index = rows.index[start:stop]
     if rows.table.ndim == 2:
         taken = rows.table.index_select(0, index.reshape(-1)).unflatten(0, index.shape)
     else:
         block_size = rows.table.shape[1]
         taken = rows.table[index // block_size, index % block_size]
-    # As integers, so that a row that does not count is zero whatever it holds.
-    words = taken if taken.dtype == torch.int32 else taken.view(_integer(taken.dtype))
-    words = words.bitwise_and_(rows.kept[start:stop].unsqueeze(-1).to(words.dtype))
-    return _decode(words, rows)
+    if rows.mask is None:
+        return taken.to(torch.float32)
+    # As bits, so that a dropped row is zero whatever it holds: in all formats no bits are 0.
+    taken = taken.bitwise_and_(rows.mask[start:stop].unsqueeze(-1).to(taken.dtype))
+    data = taken.view(torch.uint8)
+    return decode_fp8_rows(data) if rows.row_bytes == FP8_ROW_BYTES else decode_fp4_rows(data)
 
 
 def decode_fp8_rows(data: torch.Tensor) -> torch.Tensor:
@@ -107,22 +116,12 @@ def as_words(x: torch.Tensor) -> torch.Tensor:
 
 
 def _inside(index: torch.Tensor, length: torch.Tensor | None, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The index within a table of ``count`` rows, and where that is another one or lies at or past the length."""
     if not count:
         index = index[:, :0]
     place = index.clamp(0, max(count - 1, 0))
-    kept = place == index
+    dropped = place != index
     if length is not None:
-        kept = kept & (torch.arange(index.shape[1], dtype=torch.int32, device=index.device) < length.unsqueeze(1))
-    return place, -kept.to(torch.int32)
-
-
-def _integer(dtype: torch.dtype) -> torch.dtype:
-    return {1: torch.uint8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
-
-
-def _decode(words: torch.Tensor, rows: KeyRows) -> torch.Tensor:
-    if rows.row_bytes == FP8_ROW_BYTES:
-        return decode_fp8_rows(words.view(torch.uint8))
-    if rows.row_bytes == FP4_ROW_BYTES:
-        return decode_fp4_rows(words.view(torch.uint8))
-    return words.view(rows.dtype).to(torch.float32)
+        past = torch.arange(index.shape[1], dtype=torch.int32, device=index.device) >= length.unsqueeze(1)
+        dropped.logical_or_(past)
+    return place, dropped

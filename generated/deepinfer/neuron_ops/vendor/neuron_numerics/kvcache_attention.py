@@ -72,8 +72,8 @@ def _attend_slice(
     logits = (torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]).mul_(scale)
     if factor is not None:
         logits.mul_(factor[start:stop].unsqueeze(2))
-    kept = torch.cat([rows.kept[start:stop] for rows in sources], dim=1)
-    logits.masked_fill_(kept.unsqueeze(1) == 0, _MASKED)
+    dropped = [rows.dropped[start:stop] for rows in sources]
+    logits.masked_fill_((torch.cat(dropped, dim=1) if len(dropped) > 1 else dropped[0]).unsqueeze(1), _MASKED)
     top = logits.amax(2)
     dead = top == _MASKED
     weight = logits.sub_(top.unsqueeze(2)).exp_()
@@ -87,4 +87,7 @@ def _attend_slice(
         result = value if result is None else result.add_(value)
         first = last
     assert result is not None
+    if any(rows.mask is None for rows in sources):
+        # The rows of a query without any were not attended to, and may be NaN.
+        result.masked_fill_(dead.unsqueeze(2), 0)
     return result, top.masked_fill(dead, -torch.inf), (top + total.log()).masked_fill_(dead, torch.inf)

@@ -71,26 +71,30 @@ class BufferBase(ABC):
             return sent, None
         # Equal splits of integers: the one form that both gloo and the device's backend take.
         if self._exchanges_by_gather():
-            gathered = torch.empty((self.num_ranks, *sent.shape), dtype=sent.dtype, device=sent.device)
-            dist.all_gather_single(gathered.view(-1), sent.reshape(-1), group=self.group)
+            gathered, _ = self._gather(sent)
             return gathered[:, self.rank_idx].contiguous(), None
         received = torch.empty_like(sent)
-        work = dist.all_to_all_single(
-            received.view(-1),
-            sent.view(-1),
-            group=self.group,
-            async_op=in_background and not torch.compiler.is_compiling(),
-        )
+        background = in_background and not torch.compiler.is_compiling()
+        work = dist.all_to_all_single(received.view(-1), sent.view(-1), group=self.group, async_op=background)
         return received, work
 
-    def _gather(self, sent: torch.Tensor) -> torch.Tensor:
-        """[ranks, ...] of every rank's ``sent`` (int32)."""
+    def _gather(self, sent: torch.Tensor, in_background: bool = False) -> tuple[torch.Tensor, Any]:
+        """[ranks, ...] of every rank's ``sent`` (int32, of one shape on all ranks), and the work to wait for as above."""
         received = torch.empty((self.num_ranks, *sent.shape), dtype=sent.dtype, device=sent.device)
-        if self.num_ranks == 1:
-            return received.copy_(sent.unsqueeze(0))
-        dist.all_gather_single(received.view(-1), sent.reshape(-1), group=self.group)
-        return received
+        background = in_background and not torch.compiler.is_compiling()
+        work = dist.all_gather_single(received.view(-1), sent.reshape(-1), group=self.group, async_op=background)
+        return received, work
 
     def _exchanges_by_gather(self) -> bool:
         """The device's all_to_all needs more than two ranks."""
         return self.num_ranks == 2 and dist.get_backend(self.group) == "neuron"
+
+    @staticmethod
+    def _row_bytes(x: torch.Tensor) -> torch.Tensor:
+        """uint8 [n, bytes] of ``x`` [n, w], a view if it is contiguous."""
+        x = x.contiguous()
+        if x.stride(1) != 1:
+            # A single column may have any stride and still be contiguous, which a view of other elements trips over.
+            x = x.clone(memory_format=torch.contiguous_format)
+        # So may a single row: flattened, it has none.
+        return x.view(-1).view(torch.uint8).view(x.shape[0], x.shape[1] * x.itemsize)

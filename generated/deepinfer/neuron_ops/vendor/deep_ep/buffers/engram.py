@@ -42,6 +42,10 @@ _DEFAULT_DEPTH = 1024
 _MOST_DEPTH = 32768
 
 
+# Rows copied at a time when a table is written.
+_WRITTEN_ROWS = 1 << 16
+
+
 def _takes_former_name(init: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(init)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -98,6 +102,7 @@ class EngramBuffer(BufferBase):
         self._hidden = self._item_bytes = self._max_tokens = self._packs = 0
         self._sf_dtype: torch.dtype | None = None
         self._table: torch.Tensor | None = None
+        self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
         on_host = num_rdma_storage_bytes if use_cpu_rdma_storage else 0
         self.runtime = _Runtime(
             self.rank_idx, self.num_ranks, num_gpu_bytes + num_rdma_storage_bytes - on_host, on_host
@@ -178,6 +183,7 @@ class EngramBuffer(BufferBase):
         received = len(num_entries_per_layer) * num_max_tokens * num_entries_per_token * entry_bytes
         assert received <= self.num_gpu_bytes, "what a fetch receives is larger than num_gpu_bytes"
         self._entries = tuple(num_entries_per_layer)
+        self._constants = {}
         self._hidden, self._item_bytes, self._max_tokens, self._packs = (
             hidden,
             dtype.itemsize,
@@ -196,22 +202,32 @@ class EngramBuffer(BufferBase):
         assert (sfs is not None) == (
             self._packs > 0
         ), f"expected {self._packs} packs of scales an entry, {sfs is not None=}"
-        rows = []
+        sf_bytes = 0
+        if sfs is not None:
+            self._sf_dtype = sfs[0].dtype
+            sf_bytes = align(self._packs * sfs[0].itemsize, 4)
+        words = (self._hidden * self._item_bytes + sf_bytes) // 4
+        device = torch.device("cpu") if self.use_cpu_rdma_storage else storages[0].device
+        self._table = torch.empty((sum(self._entries), words), dtype=torch.int32, device=device)
+        first = 0
         for layer, (storage, count) in enumerate(zip(storages, self._entries, strict=True)):
-            assert storage.shape == (
-                count,
-                self._hidden,
-            ), f"expected {(count, self._hidden)}, got {tuple(storage.shape)}"
+            shape = (count, self._hidden)
+            assert storage.shape == shape, f"expected {shape}, got {tuple(storage.shape)}"
             assert storage.dtype in (torch.bfloat16, torch.float8_e4m3fn), f"{storage.dtype=}"
-            parts = [storage.contiguous().view(torch.uint8)]
+            own = None
             if sfs is not None:
                 assert sfs[layer].shape == (count * self.num_ranks, self._packs), f"{sfs[layer].shape=}"
-                own = sfs[layer][self.rank_idx * count : (self.rank_idx + 1) * count].contiguous().view(torch.uint8)
-                self._sf_dtype = sfs[layer].dtype
-                parts.append(torch.nn.functional.pad(own, (0, -own.shape[1] % 4)).to(storage.device))
-            row = torch.cat(parts, 1).view(torch.int32)
-            rows.append(row.cpu() if self.use_cpu_rdma_storage else row)
-        self._table = torch.cat(rows)
+                own = sfs[layer][self.rank_idx * count : (self.rank_idx + 1) * count]
+            # Some rows at a time: tables are large, and there is no room for a second one.
+            for start in range(0, count, _WRITTEN_ROWS):
+                stop = min(start + _WRITTEN_ROWS, count)
+                row = self._row_bytes(storage[start:stop])
+                if own is not None:
+                    sf = self._row_bytes(own[start:stop])
+                    sf = torch.nn.functional.pad(sf, (0, sf_bytes - sf.shape[1])).to(storage.device)
+                    row = torch.cat((row, sf), 1)
+                self._table[first + start : first + stop].copy_(row.view(torch.int32))
+            first += count
 
     def fetch(
         self, indices: torch.Tensor, num_qps: int = 0, use_tma_aligned_col_major_sf: bool = True
@@ -253,20 +269,18 @@ class EngramBuffer(BufferBase):
     def _fetch_rows(self, indices: torch.Tensor) -> tuple[Callable[[], torch.Tensor], Any]:
         """A function that gives the rows of all indices, in their order, and the work to wait for before it is called."""
         device, (layers, _, each) = indices.device, indices.shape
-        count = _per_layer(self._entries, device)
-        owner = torch.div(indices, count, rounding_mode="floor").clamp_(0, self.num_ranks - 1)
-        # Where the layers' tables start, less what the owners before take of the index.
-        starts = [sum(self._entries[:layer]) for layer in range(layers)]
-        place = (indices - owner * count).clamp_(min=0).add_(_per_layer(starts, device)).view(-1)
+        count, first = self._layer_constants(device)
         if self.num_ranks == 1:
-            rows = self._local_rows(place, device)
+            rows = self._local_rows((indices.clamp(min=0) + first).view(-1), device)
             return (lambda: rows), None
+        owner = torch.div(indices, count, rounding_mode="floor").clamp_(0, self.num_ranks - 1)
+        place = (indices - owner * count).clamp_(min=0).add_(first).view(-1)
         owner = owner.view(-1)
         ordinal = _one_hot(owner, self.num_ranks).cumsum(0)
         if self.use_cpu_rdma_storage:
             most = ordinal[-1].amax() if place.shape[0] else ordinal.new_zeros(())
             # NEURON: host sync
-            slots = max(int(self._gather(most.to(torch.int32).view(1)).max()), 1)
+            slots = max(int(self._gather(most.to(torch.int32).view(1))[0].max()), 1)
         else:
             slots = layers * self._max_tokens * each
         entry = torch.arange(place.shape[0], dtype=torch.int32, device=device)
@@ -277,6 +291,14 @@ class EngramBuffer(BufferBase):
             self._local_rows(requests.view(-1), device).view(self.num_ranks, slots, -1), in_background=True
         )
         return (lambda: answers.flatten(0, 1).index_select(0, slot)), work
+
+    def _layer_constants(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """int32 [layers, 1, 1]: a layer's entries on each rank, and where they start in the table. Brought to a device once."""
+        if device not in self._constants:
+            starts = [sum(self._entries[:layer]) for layer in range(len(self._entries))]
+            both = torch.tensor([self._entries, starts], dtype=torch.int32, device=device).view(2, -1, 1, 1)
+            self._constants[device] = both[0], both[1]
+        return self._constants[device]
 
     def _local_rows(self, place: torch.Tensor, device: torch.device) -> torch.Tensor:
         """int32 words [n, row] of this rank's table at ``place`` [n], on ``device``."""
@@ -289,10 +311,6 @@ class EngramBuffer(BufferBase):
     get_comm_stream = Unavailable(
         "EngramBuffer.get_comm_stream", "EngramBuffer.get_comm_stream: not supported on Neuron (basic mode)"
     )
-
-
-def _per_layer(values: Any, device: torch.device) -> torch.Tensor:
-    return torch.tensor(list(values), dtype=torch.int32, device=device).view(-1, 1, 1)
 
 
 def _one_hot(index: torch.Tensor, count: int) -> torch.Tensor:

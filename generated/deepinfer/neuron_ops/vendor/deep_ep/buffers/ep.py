@@ -3,9 +3,10 @@
 """Neuron drop-in for upstream's ``deep_ep.buffers.ep``.
 Expert parallelism: tokens to the ranks of their experts and back, after ``deep_ep.buffers.ep``.
 
-Every pair of ranks has the same number of slots, so that one equal-split exchange serves gloo and the device alike:
+Every pair of ranks has the same number of slots, so that equal-split collectives serve gloo and the device alike:
 
-- without a CPU sync the slots are ``num_max_tokens_per_rank``, slot t holds token t, and all shapes are fixed;
+- without a CPU sync the slots are ``num_max_tokens_per_rank``, slot t of every rank is token t, and all shapes are fixed: what goes
+  out is gathered, being the same for all, what comes back is exchanged;
 - with one, ranks agree on the largest number of tokens between any two, and slots hold only the tokens that are sent.
 
 Received tokens are ordered by source rank and token, in each expert's part of the expanded layout too: a run repeats bit for bit.
@@ -51,8 +52,7 @@ class _Route:
     ``owner``, ``place``: int32 [T, K], the rank of each choice and the token's slot there; ``live``: bool [T, K], a choice at all.
     ``own``: int32 [P, K], the local expert of each choice in a slot, or any number where ``outside``, bool [P, K].
     Plain only: ``received``: int32 [n], the slot of each received token; ``position``: int32 [P], the inverse, within [0, n).
-    Expanded only: ``rows``: int32 [P, K], the expanded row of each choice, m where outside; ``filled``: int32 [m], the inverse, as
-    slot * K + choice, 0 for padding.
+    Expanded only: ``rows``: int32 [P, K], the expanded row of each choice, past the last one where outside.
     """
 
     slots: int
@@ -65,7 +65,6 @@ class _Route:
     received: torch.Tensor | None
     position: torch.Tensor | None
     rows: torch.Tensor | None
-    filled: torch.Tensor | None
 
 
 class _Outgoing(NamedTuple):
@@ -158,6 +157,10 @@ class EPHandle:
         made: torch.Tensor = self._psum_ranks
         return made
 
+    @psum_num_recv_tokens_per_scaleup_rank.setter
+    def psum_num_recv_tokens_per_scaleup_rank(self, value: torch.Tensor) -> None:
+        self._psum_ranks = value
+
     @property
     def recv_src_metadata(self) -> torch.Tensor:
         """int32 [received, 2 + topk]; see the class."""
@@ -166,6 +169,10 @@ class EPHandle:
         made: torch.Tensor = self._metadata
         return made
 
+    @recv_src_metadata.setter
+    def recv_src_metadata(self, value: torch.Tensor) -> None:
+        self._metadata = value
+
     @property
     def dst_buffer_slot_idx(self) -> torch.Tensor:
         """int32 [tokens, topk]; see the class."""
@@ -173,6 +180,10 @@ class EPHandle:
             self._buffer_slots = self._buffer_slots()
         made: torch.Tensor = self._buffer_slots
         return made
+
+    @dst_buffer_slot_idx.setter
+    def dst_buffer_slot_idx(self, value: torch.Tensor) -> None:
+        self._buffer_slots = value
 
     def deterministic_sort(
         self,
@@ -338,7 +349,7 @@ class EPBuffer(BufferBase):
         layout with other data; then without ``topk_idx`` and without a CPU sync.
 
         Received rows are one a token, or, with ``do_expand``, one a local choice, grouped by expert with each group's start at a
-        multiple of ``expert_alignment``; ``do_zero_padding`` zeroes the rows between, which else hold any token. Without
+        multiple of ``expert_alignment``; ``do_zero_padding`` zeroes the rows between, which else hold anything. Without
         ``do_cpu_sync`` there are as many rows as could ever arrive, the received ones first. ``use_tma_aligned_col_major_sf``: scales
         are column-major, columns padded to 16 bytes, else row-major.
 
@@ -414,26 +425,24 @@ class EPBuffer(BufferBase):
                     cumulative_local_expert_recv_stats.add_(done.num_unaligned_recv_tokens_per_expert)
             route = done._route
             assert route is not None
-            choice_count, flat = topk_idx.shape[1], None
-            if not do_expand:
-                rows = (
+            if do_expand:
+                assert route.rows is not None
+                place = _Placement(route.rows, done.num_expanded_tokens, do_zero_padding)
+                recv_topk, recv_weights = None, None
+                if topk_weights is not None:
+                    recv_weights = place.choices(parts[-1]).view(torch.float32)
+            else:
+                place = _Placement(None, 0, False)
+                place.slots = (
                     _plain_order(route.outside, done.num_recv_tokens)[0] if route.received is None else route.received
                 )
-            else:
-                assert route.filled is not None
-                flat, rows = route.filled, route.filled // choice_count
-            padding = _padding(route) if do_zero_padding else None
-            recv_x = _take(parts[0], rows, data, padding)
-            received: Any = recv_x
-            if sf is not None:
-                received = (recv_x, _scale_layout(_take(parts[1], rows, sf, padding), use_tma_aligned_col_major_sf))
-            recv_weights = None
-            if topk_weights is not None and flat is None:
-                recv_weights = _take(parts[-1], rows, topk_weights, None)
-            elif topk_weights is not None and flat is not None:
-                recv_weights = _take(parts[-1].reshape(-1, 1), flat, topk_weights[:, :1], padding).view(-1)
-            recv_topk = None if do_expand else _own_choices(route).index_select(0, rows).to(topk_idx.dtype)
-            return received, recv_topk, recv_weights, done
+                recv_topk = _own_choices(route).index_select(0, place.slots).to(topk_idx.dtype)
+                recv_weights = None if topk_weights is None else _like(place.rows(parts[-1]), topk_weights)
+            recv_x = _like(place.rows(parts[0]), data)
+            if sf is None:
+                return recv_x, recv_topk, recv_weights, done
+            recv_sf = _scale_layout(_like(place.rows(parts[1]), sf), use_tma_aligned_col_major_sf)
+            return (recv_x, recv_sf), recv_topk, recv_weights, done
 
         if defer_epilogue:
             overlap = EventOverlap(event)
@@ -482,7 +491,7 @@ class EPBuffer(BufferBase):
             rows = route.rows.clamp_max(max(x.shape[0] - 1, 0))
             part = _rows_or_zeros(x, rows.view(-1)) if apart else _sum_rows(x, rows, route.outside)
             if topk_weights is not None:
-                weights = _rows_or_zeros(topk_weights.view(-1, 1), rows.view(-1)).view(-1, choices)
+                weights = _rows_or_zeros(topk_weights.reshape(-1, 1), rows.view(-1)).view(-1, choices)
         columns = [_words(part.view(slot_count, -1))]
         if weights is not None:
             columns.append(_words(weights))
@@ -552,7 +561,7 @@ class EPBuffer(BufferBase):
         goes.index_put_((place, owner.masked_fill(~live, ranks)), one)
         upto = goes[:, :ranks].cumsum(0).to(torch.int32)
         # NEURON: host sync
-        slots = max(int(self._gather(upto[-1] if tokens else upto.new_zeros(ranks)).max()), 1)
+        slots = max(int(self._gather(upto[-1] if tokens else upto.new_zeros(ranks))[0].max()), 1)
         token = place
         if tokens:
             place = (upto[token, owner] - 1).masked_fill_(~live, 0)
@@ -577,16 +586,17 @@ class EPBuffer(BufferBase):
             padded = [column if column.shape[0] else column.new_zeros((1, *column.shape[1:])) for column in columns]
             return (lambda widths: padded), EventHandle()
         if sent is None:
+            # Slots are the same for every rank, so they are gathered rather than repeated and exchanged.
             tokens = columns[0].shape[0]
             packed = torch.nn.functional.pad(torch.cat(list(columns), 1), (0, 0, 0, slots - tokens))
-            packed = packed.unsqueeze(0).expand(self.num_ranks, -1, -1).contiguous()
+            received, work = self._gather(packed, in_background)
         else:
             source = sent.view(-1)
             taken = [column if column is sent else _rows_or_zeros(column, source) for column in columns]
             if used is not None:
                 taken[choice_column] = taken[choice_column] * used
             packed = torch.cat(taken, 1).view(self.num_ranks, slots, -1)
-        received, work = self._exchange(packed, in_background)
+            received, work = self._exchange(packed, in_background)
         return (lambda widths: list(received.flatten(0, 1).split(widths, 1))), EventHandle((work,))
 
     def _make_handle(
@@ -627,7 +637,7 @@ class EPBuffer(BufferBase):
         else:
             num_recv, per_expert = limit * ranks, []
             num_expanded = align(num_recv * min(choice_count, local) + (alignment - 1) * local, alignment)
-        received, position, rows, filled = None, None, None, None
+        received, position, rows = None, None, None
         if do_expand:
             token = (
                 torch.arange(slot_count, dtype=torch.int32, device=choices.device).unsqueeze(1).expand(choices.shape)
@@ -635,12 +645,10 @@ class EPBuffer(BufferBase):
             rows = (
                 (start[column] + upto_token[token, column].to(torch.int32)).sub_(1).masked_fill_(outside, num_expanded)
             )
-            flat = torch.arange(slot_count * choice_count, dtype=torch.int32, device=choices.device)
-            filled = _inverse(rows.view(-1), flat, num_expanded)
         else:
             received, position = _plain_order(outside, num_recv)
         route = _Route(
-            outgoing.slots, outgoing.tokens, outgoing.owner, outgoing.place, outgoing.live, own, outside, received, position, rows, filled
+            outgoing.slots, outgoing.tokens, outgoing.owner, outgoing.place, outgoing.live, own, outside, received, position, rows
         )  # fmt: skip
 
         def metadata() -> torch.Tensor:
@@ -720,11 +728,10 @@ def _token_bytes(data_bytes: int, sf_bytes: int, choices: int, with_source: bool
 
 def _words(x: torch.Tensor) -> torch.Tensor:
     """``x`` [n, w] as int32 words [n, ceil(bytes / 4)], a view where it can be."""
-    if x.shape[1] * x.itemsize % 4 == 0:
-        # One token's row may have any stride and still be contiguous: flattened, it has none.
-        return x.contiguous().view(-1).view(torch.int32).view(x.shape[0], x.shape[1] * x.itemsize // 4)
-    data = x.contiguous().view(torch.uint8)
-    return torch.nn.functional.pad(data, (0, -data.shape[1] % 4)).view(torch.int32)
+    data = BufferBase._row_bytes(x)
+    if data.shape[1] % 4:
+        data = torch.nn.functional.pad(data, (0, -data.shape[1] % 4))
+    return data.view(torch.int32)
 
 
 def _rows_or_zeros(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -761,13 +768,6 @@ def _own_choices(route: _Route) -> torch.Tensor:
     return route.own.masked_fill(route.outside, -1)
 
 
-def _padding(route: _Route) -> torch.Tensor:
-    """bool [expanded rows]: no choice has the row."""
-    assert route.rows is not None and route.filled is not None
-    one = torch.ones((), dtype=torch.int32, device=route.rows.device)
-    return _inverse(route.rows.view(-1), one, route.filled.shape[0]) == 0
-
-
 def _last_on_rank(owner: torch.Tensor, live: torch.Tensor) -> torch.Tensor:
     """bool [tokens, topk]: the last of a token's choices on that rank."""
     order = torch.arange(owner.shape[1], dtype=torch.int32, device=owner.device)
@@ -789,12 +789,52 @@ def _metadata(route: _Route, source: torch.Tensor | None, ranks: int, limit: int
     return torch.cat((columns, tail), 1).index_select(0, received)
 
 
-def _take(words: torch.Tensor, rows: torch.Tensor, like: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-    """Rows of ``words`` as ``like``'s dtype and width; zeros where ``padding``."""
-    taken = words.index_select(0, rows)
-    if padding is not None:
-        taken = taken.masked_fill_(padding.unsqueeze(1), 0)
-    out = taken.view(like.dtype)
+class _Placement:
+    """From what the slots hold to received rows.
+
+    Expanded: ``targets``: int32 [slots, topk], each choice's row of ``size``, ``size`` itself for none; ``zero`` the rows that no choice
+    has. Plain: ``slots``, set afterwards, is the slot of each row.
+    """
+
+    def __init__(self, targets: torch.Tensor | None, size: int, zero: bool) -> None:
+        self._targets, self._size, self._zero = targets, size, zero
+        self.slots: torch.Tensor | None = None
+        self._filled: torch.Tensor | None = None
+        # Alignment leaves many more rows than choices, as a rule: then write the choices' rows and leave the others alone.
+        self._writes = targets is not None and targets.numel() <= size
+        if targets is not None and not self._writes:
+            flat = torch.arange(1, targets.numel() + 1, dtype=torch.int32, device=targets.device)
+            self._filled = _inverse(targets.view(-1), flat, size)
+
+    def rows(self, words: torch.Tensor) -> torch.Tensor:
+        """int32 [rows, w] of ``words`` [slots, w]."""
+        if self._targets is None:
+            assert self.slots is not None
+            return words.index_select(0, self.slots)
+        shape = self._targets.shape
+        if self._writes:
+            return self._written(words.unsqueeze(1).expand(*shape, words.shape[1]), (words.shape[1],))
+        return self._read(words, shape[1])
+
+    def choices(self, words: torch.Tensor) -> torch.Tensor:
+        """int32 [rows] of ``words`` [slots, topk]; expanded only."""
+        return self._written(words, ()) if self._writes else self._read(words.reshape(-1, 1), 1).view(-1)
+
+    def _written(self, values: torch.Tensor, width: tuple[int, ...]) -> torch.Tensor:
+        assert self._targets is not None
+        make = torch.zeros if self._zero else torch.empty
+        out = make((self._size + 1, *width), dtype=torch.int32, device=values.device)
+        return out.index_put_((self._targets,), values)[: self._size]
+
+    def _read(self, words: torch.Tensor, choices: int) -> torch.Tensor:
+        assert self._filled is not None
+        taken = words.index_select(0, (self._filled - 1).clamp_min_(0) // choices)
+        return taken.masked_fill_((self._filled == 0).unsqueeze(1), 0) if self._zero else taken
+
+
+def _like(words: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """int32 ``words`` as ``like``'s dtype and width."""
+    out = words.view(like.dtype)
     return out[:, : like.shape[1]] if like.shape[1] * like.itemsize % 4 else out
 
 

@@ -58,7 +58,9 @@ def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor) -> torch.Te
     assert x_fp8.dim() == 2, f"expected [m, n], got {tuple(x_fp8.shape)}"
     rows, columns = x_fp8.shape
     if x_scales.dtype == torch.int32:
-        x_scales = (x_scales.contiguous().view(torch.uint8).to(torch.int32) << 23).view(torch.float32)
+        x_scales = (x_scales.clone(memory_format=torch.contiguous_format).view(torch.uint8).to(torch.int32) << 23).view(
+            torch.float32
+        )
     scale = x_scales.reshape(rows, -1, 1)
     values = torch.nn.functional.pad(x_fp8.to(torch.float32), (0, -columns % _GROUP)).view(rows, -1, _GROUP)
     return (values * scale).flatten(1)[:, :columns].to(torch.bfloat16).contiguous()
