@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emitted_packages import emitted
@@ -49,20 +52,43 @@ def test_speed(size, benchmark_timer, benchmark_record):
 """
 
 
+PLUGINS = tuple(f"tile_kernels.testing.pytest.{name}" for name in ("benchmark", "gpu_mem", "random", "tilelang_warning", "xdist_failfast", "precompile"))
+COMMON = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", ".")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., tuple[int, str]]:
-    """Run pytest on the tests above with the plugins; its exit code and output."""
-    (tmp_path / "conftest.py").write_text(CONFTEST)
+def run(tk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """Run pytest with the plugins on the tests above, in this process; its exit code and output."""
     (tmp_path / "test_sample.py").write_text(TESTS)
+    from tile_kernels.testing.pytest import tilelang_warning
 
     def call(*arguments: str, **variables: str) -> tuple[int, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TK_", "_TK_", "PYTEST_"))}
-        environment = {**kept, "PYTHONPATH": str(emitted()), "TK_TESTS_DIR": str(tmp_path), "OMP_NUM_THREADS": "1", **variables}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, "."]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        return done.returncode, done.stdout + done.stderr
+        text = io.StringIO()
+        with monkeypatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith(("TK_", "_TK_", "PYTEST_"))]:
+                patch.delenv(name)
+            for name, value in {"TK_TESTS_DIR": str(tmp_path), **variables}.items():
+                patch.setenv(name, value)
+            patch.chdir(tmp_path)
+            tilelang_warning._by_test.clear()
+            chosen = [word for name in PLUGINS for word in ("-p", name)]
+            with redirect_stdout(text), redirect_stderr(text):
+                code = pytest.main([*chosen, *arguments, "--capture=sys", *COMMON])
+            for name in [name for name in os.environ if name.startswith("_TK_")]:
+                del os.environ[name]
+        return int(code), text.getvalue()
 
     return call
+
+
+def test_the_engines_conftest_loads_them_by_name(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_sample.py").write_text(TESTS)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TK_", "_TK_", "PYTEST_"))}
+    environment = {**kept, "PYTHONPATH": str(emitted()), "TK_TESTS_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", *COMMON]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and "3 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
 
 
 def test_benchmarks_are_left_out_unless_asked_for(run: Callable[..., tuple[int, str]]) -> None:
@@ -81,7 +107,7 @@ def test_filters(run: Callable[..., tuple[int, str]]) -> None:
 
 
 def test_seeds(run: Callable[..., tuple[int, str]]) -> None:
-    drawn = [sorted(line for line in run("-s", "-K", "seeded", *more)[1].splitlines() if "drawn" in line) for more in ((), (), ("--seed", "5"))]
+    drawn = [sorted(line for line in run("-rP", "-K", "seeded", *more)[1].splitlines() if "drawn" in line) for more in ((), (), ("--seed", "5"))]
     assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == 2
 
 
