@@ -53,9 +53,15 @@ def test_per_token_cast(tk: Any, real: Any, made: Any, fmt: str, dtype: torch.dt
                     for one, other in zip(actual, expected, strict=True):
                         made.numeric.assert_equal(one, other)
                     if options["use_packed_ue8m0"] and tokens:
-                        cleared = [made.quant.clear_unused_sf(sf, hidden, group) for sf in (actual[1].T.contiguous().T, expected[1])]
+                        cleared = [
+                            made.quant.clear_unused_sf(sf, hidden, group)
+                            for sf in (actual[1].T.contiguous().T, expected[1])
+                        ]
                         made.numeric.assert_equal(*cleared)
-                    made.numeric.assert_equal(tk.quant.cast_back(actual, "fp32", (1, group)), real.torch.cast_back(expected, "fp32", (1, group)))
+                    made.numeric.assert_equal(
+                        tk.quant.cast_back(actual, "fp32", (1, group)),
+                        real.torch.cast_back(expected, "fp32", (1, group)),
+                    )
                     count += 1
     assert count >= 150
 
@@ -66,13 +72,17 @@ def test_block_and_channel_casts(tk: Any, real: Any, made: Any) -> None:
         for options in configurations(made, "e4m3"):
             x = made.generator.generate_rand_float((128, hidden))
             for block in ((32, 32), (128, 128)):
-                expected, actual = real.torch.cast(x, "e4m3", block, **options), tk.quant.per_block_cast(x, "e4m3", block, **options)
+                expected, actual = real.torch.cast(x, "e4m3", block, **options), tk.quant.per_block_cast(
+                    x, "e4m3", block, **options
+                )
                 for one, other in zip(actual, expected, strict=True):
                     made.numeric.assert_equal(one, other)
                 count += 1
             if not options["use_tma_aligned_col_major_sf"]:
                 expected = real.torch.cast(x, "e4m3", (32, 1), **options)
-                actual = tk.quant.per_channel_cast(x, "e4m3", 32, options["round_sf"], use_packed_ue8m0=options["use_packed_ue8m0"])
+                actual = tk.quant.per_channel_cast(
+                    x, "e4m3", 32, options["round_sf"], use_packed_ue8m0=options["use_packed_ue8m0"]
+                )
                 for one, other in zip(actual, expected, strict=True):
                     made.numeric.assert_equal(one, other)
                 count += 1
@@ -84,15 +94,21 @@ def test_swiglu(tk: Any, real: Any, made: Any, alignment: int) -> None:
     count = 0
     for package in (tk, real):
         package.config.set_token_alignment(alignment)
-    rows = [row for row in made.generator.generate_moe_params(2) if row["num_ep_ranks"] <= 8 and row["num_experts"] <= 36]
+    rows = [
+        row for row in made.generator.generate_moe_params(2) if row["num_ep_ranks"] <= 8 and row["num_experts"] <= 36
+    ]
     for params in rows:
         params = {**params, "num_send_tokens": min(params["num_send_tokens"], 40), "alignment": alignment}
         mask, psum = made.generator.generate_psum_layout(params)
         for options in configurations(made, "e4m3"):
             x, weights = torch.randn(mask.shape[0], 256).bfloat16(), torch.rand(mask.shape[0])
             theirs, ours = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
-            expected = real.torch.cast(real.torch.swiglu_forward(x, psum, weights, 2.0, 1.0, theirs), "e4m3", (1, 32), **options)
-            actual = tk.quant.swiglu_forward_and_per_token_cast(x, "e4m3", 32, psum, weights, 2.0, clamp_value=1.0, clamped_count=ours, **options)
+            expected = real.torch.cast(
+                real.torch.swiglu_forward(x, psum, weights, 2.0, 1.0, theirs), "e4m3", (1, 32), **options
+            )
+            actual = tk.quant.swiglu_forward_and_per_token_cast(
+                x, "e4m3", 32, psum, weights, 2.0, clamp_value=1.0, clamped_count=ours, **options
+            )
             for one, other in zip(actual, expected, strict=True):
                 made.numeric.assert_equal(one[mask], other[mask])
             made.numeric.assert_equal(ours, theirs)
@@ -111,7 +127,10 @@ def test_indices_of_a_rank(tk: Any, real: Any, made: Any) -> None:
         total = params["num_experts"] * params["num_ep_ranks"]
         for columns in (1, 2, 4):
             for rank in range(columns):
-                ours, theirs = (package.torch.mask_indices_by_tp(index, total, params["num_ep_ranks"], rank, columns) for package in (tk, real))
+                ours, theirs = (
+                    package.torch.mask_indices_by_tp(index, total, params["num_ep_ranks"], rank, columns)
+                    for package in (tk, real)
+                )
                 made.numeric.assert_equal(ours, theirs)
                 count += 1
     assert count >= 28
@@ -120,7 +139,9 @@ def test_indices_of_a_rank(tk: Any, real: Any, made: Any) -> None:
 def test_samples_of_the_norm(tk: Any, real: Any, made: Any) -> None:
     count = 0
     samples = list(
-        made.generator.generate_samples(2, residual=(False, True), batch=(None, 2), out_scale=(1.0, 0.3), weighted=(True, False), padding=(0, 16))
+        made.generator.generate_samples(
+            2, residual=(False, True), batch=(None, 2), out_scale=(1.0, 0.3), weighted=(True, False), padding=(0, 16)
+        )
     )
     for sample in samples:
         for options in configurations(made, "e4m3"):
@@ -130,11 +151,22 @@ def test_samples_of_the_norm(tk: Any, real: Any, made: Any) -> None:
             weight = torch.randn(192).bfloat16() if sample["weighted"] else None
             expected, rstd, total = real.torch.norm_forward_ref(x, weight, 1e-6, residual, sample["out_scale"])
             (values, scales), wide, got_rstd, got_total = tk.quant.norm_forward_and_per_token_cast(
-                x, weight, 1e-6, "e4m3", 32, residual, sample["out_scale"], with_out_bf16=True, with_rstd=True, **options
+                x,
+                weight,
+                1e-6,
+                "e4m3",
+                32,
+                residual,
+                sample["out_scale"],
+                with_out_bf16=True,
+                with_rstd=True,
+                **options,
             )
             for one, other in ((wide, expected), (got_rstd, rstd), (got_total, total)):
                 made.numeric.assert_equal(one, other, check_stride=False)
-            for want, one, sf in [(expected, values, scales)] if sample["batch"] is None else zip(expected, values, scales, strict=True):
+            for want, one, sf in (
+                [(expected, values, scales)] if sample["batch"] is None else zip(expected, values, scales, strict=True)
+            ):
                 for got, reference in zip((one, sf), real.torch.cast(want, "e4m3", (1, 32), **options), strict=True):
                     made.numeric.assert_equal(got, reference, check_stride=False)
             count += 1
@@ -149,9 +181,14 @@ def test_gate(tk: Any, real: Any, made: Any, experts: int) -> None:
             "image_token_mask": torch.rand(66) < 0.5 if images else None,
             "image_bias": torch.randn(experts) if images else None,
         }
-        logits = made.moe.construct_logits({"num_seqs": 2, "num_tokens": 30, "num_padded_tokens": 3, "num_routed_experts": experts, "num_topk": 8}, kwargs)
+        logits = made.moe.construct_logits(
+            {"num_seqs": 2, "num_tokens": 30, "num_padded_tokens": 3, "num_routed_experts": experts, "num_topk": 8},
+            kwargs,
+        )
         arguments = (logits, 8, True, 2, 2.5, 3, "sqrtsoftplus")
-        expected, actual = real.torch.moe_topk_gate_forward(*arguments, **kwargs), tk.moe.moe_topk_gate(*arguments, **kwargs)
+        expected, actual = real.torch.moe_topk_gate_forward(*arguments, **kwargs), tk.moe.moe_topk_gate(
+            *arguments, **kwargs
+        )
         made.numeric.assert_equal(actual[0].sort(1).values, expected[0].sort(1).values)
         # The generator keeps the chosen apart from the others, not from one another.
         order = [pair[0].argsort(1) for pair in (actual, expected)]

@@ -52,7 +52,10 @@ def test_speed(size, benchmark_timer, benchmark_record):
 """
 
 
-PLUGINS = tuple(f"tile_kernels.testing.pytest.{name}" for name in ("benchmark", "gpu_mem", "random", "tilelang_warning", "xdist_failfast", "precompile"))
+PLUGINS = tuple(
+    f"tile_kernels.testing.pytest.{name}"
+    for name in ("benchmark", "gpu_mem", "random", "tilelang_warning", "xdist_failfast", "precompile")
+)
 COMMON = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", ".")
 
 
@@ -87,7 +90,9 @@ def test_the_engines_conftest_loads_them_by_name(tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TK_", "_TK_", "PYTEST_"))}
     environment = {**kept, "PYTHONPATH": str(emitted()), "TK_TESTS_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", *COMMON]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0 and "3 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
 
 
@@ -107,23 +112,34 @@ def test_filters(run: Callable[..., tuple[int, str]]) -> None:
 
 
 def test_seeds(run: Callable[..., tuple[int, str]]) -> None:
-    drawn = [sorted(line for line in run("-rP", "-K", "seeded", *more)[1].splitlines() if "drawn" in line) for more in ((), (), ("--seed", "5"))]
+    drawn = [
+        sorted(line for line in run("-rP", "-K", "seeded", *more)[1].splitlines() if "drawn" in line)
+        for more in ((), (), ("--seed", "5"))
+    ]
     assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == 2
 
 
-def test_results_become_baselines_and_baselines_catch_regressions(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_results_become_baselines_and_baselines_catch_regressions(
+    run: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
     code, text = run("--refresh-baseline")
     assert code == 4 and "--run-benchmark" in text
     code, text = run("--run-benchmark", "--refresh-baseline")
     assert code == 0 and "2 baselines written" in text and "3 deselected" in text, text
     shard = tmp_path / "benchmark_baselines" / "test_sample.jsonl"
     rows = [json.loads(line) for line in shard.read_text().splitlines()]
-    assert [row["param_id"] for row in rows] == ["size=4,num_sms=3", "size=8,num_sms=3"] and "source_file" not in rows[0]
+    assert [row["param_id"] for row in rows] == ["size=4,num_sms=3", "size=8,num_sms=3"] and "source_file" not in rows[
+        0
+    ]
     assert rows[0]["kernel"] == "append" and rows[0]["bandwidth_gbs"] == 1.5 and rows[0]["extras"] == {"calls": 2.0}
     shard.write_text("".join(json.dumps({**row, "time_us": 1e-6}) + "\n" for row in rows))
     output = tmp_path / "results.jsonl"
-    code, text = run("--run-benchmark", "--benchmark-output", str(output), "--benchmark-verbose", TK_BENCHMARK_MIN_DELTA_US="0")
-    assert code == 1 and "slower than its baseline: append/fwd[size=4,num_sms=3]" in text and "bandwidth_gbs=1.5" in text, text
+    code, text = run(
+        "--run-benchmark", "--benchmark-output", str(output), "--benchmark-verbose", TK_BENCHMARK_MIN_DELTA_US="0"
+    )
+    assert (
+        code == 1 and "slower than its baseline: append/fwd[size=4,num_sms=3]" in text and "bandwidth_gbs=1.5" in text
+    ), text
     assert len(output.read_text().splitlines()) == 2
     assert run("--run-benchmark", TK_BENCHMARK_MIN_DELTA_US="0", TK_BENCHMARK_FAIL_MODE="none")[0] == 0
     shard.unlink()
@@ -139,7 +155,11 @@ def test_memory_profiles(run: Callable[..., tuple[int, str]], tmp_path: Path) ->
     code, text = run("--refresh-mem", "-m", "large_gpu_mem", **variables)
     assert code == 0 and "3 profiles written" in text, text
     rows = [json.loads(line) for line in (profiles / "test_sample.jsonl").read_text().splitlines()]
-    assert {row["test_id"] for row in rows} == {"test_sample.py::test_seeded[1]", "test_sample.py::test_seeded[2]", "test_sample.py::test_warns"}
+    assert {row["test_id"] for row in rows} == {
+        "test_sample.py::test_seeded[1]",
+        "test_sample.py::test_seeded[2]",
+        "test_sample.py::test_warns",
+    }
     assert all(row["peak_gpu_mb"] >= 0 for row in rows)
     # Known and small: no longer counted as large.
     code, text = run("-m", "not large_gpu_mem", **variables)

@@ -29,9 +29,13 @@ def apply_rotary(
     if positions is None:
         rows = cos_sin_cache[seqlen_offset : seqlen_offset + query.shape[-3]]
     else:
-        assert positions.shape == query.shape[:-2], f"expected positions of {tuple(query.shape[:-2])}, got {tuple(positions.shape)}"
+        assert (
+            positions.shape == query.shape[:-2]
+        ), f"expected positions of {tuple(query.shape[:-2])}, got {tuple(positions.shape)}"
         place = positions.reshape(-1)
-        rows = cos_sin_cache.index_select(0, place + seqlen_offset if seqlen_offset else place).unflatten(0, positions.shape)
+        rows = cos_sin_cache.index_select(0, place + seqlen_offset if seqlen_offset else place).unflatten(
+            0, positions.shape
+        )
     cosine, sine = rows.unsqueeze(-2).chunk(2, -1)
     if conjugate:
         sine = -sine
