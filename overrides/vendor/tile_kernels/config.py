@@ -41,6 +41,7 @@ def is_ascend() -> bool:
 @functools.lru_cache(maxsize=1)
 def get_device() -> str:
     """Type of the accelerator that torch found, or of torch's default device when it found none."""
+    # porter: ignore[PT101] it asks which device there is
     found = torch.accelerator.current_accelerator(check_available=True)
     return torch.get_default_device().type if found is None else found.type
 
