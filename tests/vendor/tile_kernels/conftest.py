@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -42,9 +43,15 @@ def _upstream(source_root: Callable[[str], Path]) -> Isolated:
     # The real package needs of TileLang no more than the emitted one has, which spares the compiler's own import.
     exists = os.path.exists
     # It decorates one reference with torch.compile, whose import takes longer than all the rest.
-    with patch("os.path.exists", lambda path: path == _ASCEND_NODE or exists(path)), patch("torch.compile", lambda function: function):
+    with (
+        patch("os.path.exists", lambda path: path == _ASCEND_NODE or exists(path)),
+        patch("torch.compile", lambda function: function),
+    ):
         shared = ("tilelang", "neuron_unavailable")
-        return Isolated((source_root("tile_kernels"), emitted()), ("tile_kernels",), shared=shared, walk=False)
+        upstream = Isolated((source_root("tile_kernels"), emitted()), ("tile_kernels",), shared=shared, walk=False)
+        with upstream:
+            importlib.import_module("tile_kernels.testing.moe")
+        return upstream
 
 
 @pytest.fixture

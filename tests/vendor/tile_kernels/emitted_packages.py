@@ -57,7 +57,9 @@ def emitted(packages: tuple[str, ...] = ("tile_kernels", "tilelang")) -> Path:
 class Isolated:
     """Packages imported from ``folders``, in ``sys.modules`` only while this is entered."""
 
-    def __init__(self, folders: tuple[Path, ...], packages: tuple[str, ...], *, shared: tuple[str, ...] = (), walk: bool = True) -> None:
+    def __init__(
+        self, folders: tuple[Path, ...], packages: tuple[str, ...], *, shared: tuple[str, ...] = (), walk: bool = True
+    ) -> None:
         self.folders, self.packages = folders, (*(name.partition(".")[0] for name in packages), *shared)
         self.modules: dict[str, ModuleType] = {}
         self._others: dict[str, ModuleType] = {}
@@ -80,6 +82,7 @@ class Isolated:
         sys.modules.update(self.modules)
         sys.path[:0] = [str(folder) for folder in self.folders]
         importlib.invalidate_caches()
+        _forget_imports()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,6 +92,16 @@ class Isolated:
         for name in self.modules:
             del sys.modules[name]
         sys.modules.update(self._others)
+        _forget_imports()
         for name, module in self.modules.items():
             origin = getattr(module, "__file__", None)
-            assert origin is None or any(Path(origin).is_relative_to(folder) for folder in self.folders), f"{name} came from {origin}"
+            assert origin is None or any(
+                Path(origin).is_relative_to(folder) for folder in self.folders
+            ), f"{name} came from {origin}"
+
+
+def _forget_imports() -> None:
+    """Dynamo remembers the modules that it met, by name."""
+    tracer = sys.modules.get("torch._dynamo.symbolic_convert")
+    if tracer is not None:
+        tracer._import_module.cache_clear()

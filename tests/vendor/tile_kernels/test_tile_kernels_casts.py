@@ -30,11 +30,18 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert same_bytes(actual, expected)
 
 
-def values(shape: tuple[int, int], dtype: torch.dtype = torch.bfloat16, spread: int = 12, stride: int | None = None) -> torch.Tensor:
+def values(
+    shape: tuple[int, int], dtype: torch.dtype = torch.bfloat16, spread: int = 12, stride: int | None = None
+) -> torch.Tensor:
     """Magnitudes over many binades, with rows and groups of zeros; ``stride`` leaves gaps between the rows."""
     rows, columns = shape
     x = torch.randn(rows, stride or columns)[:, :columns]
-    x = x * torch.exp2(torch.randint(-spread, spread + 1, (rows, max(columns // 16, 1))).float()).repeat_interleave(16, 1)[:, :columns]
+    x = (
+        x
+        * torch.exp2(torch.randint(-spread, spread + 1, (rows, max(columns // 16, 1))).float()).repeat_interleave(
+            16, 1
+        )[:, :columns]
+    )
     x = x.to(dtype)
     if rows > 2:
         x[2] = 0
@@ -66,7 +73,11 @@ def test_per_token_cast(tk: Any, real: Any, form: str, fmt: str, group: int, row
 def test_an_odd_number_of_scales_is_padded_with_zero(tk: Any, real: Any, rows: int) -> None:
     x = values((rows, 192))
     for form in ("ue8m0", "ue8m0-col"):
-        for one, other in zip(tk.quant.per_token_cast(x, "e4m3", 64, **FORMS[form]), real.torch.cast(x, "e4m3", (1, 64), **FORMS[form]), strict=True):
+        for one, other in zip(
+            tk.quant.per_token_cast(x, "e4m3", 64, **FORMS[form]),
+            real.torch.cast(x, "e4m3", (1, 64), **FORMS[form]),
+            strict=True,
+        ):
             assert_same(one, other)
 
 
@@ -90,7 +101,10 @@ def test_per_token_cast_writes_the_buffers_it_is_given(tk: Any, real: Any, form:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_casts_by_given_scales(tk: Any, real: Any, fmt: str, dtype: torch.dtype) -> None:
     x = values((128, 256), dtype, spread=2)
-    for block, cast in (((1, 32), tk.quant.per_token_cast_with_precomputed_sf), ((32, 32), tk.quant.per_block_cast_with_precomputed_sf)):
+    for block, cast in (
+        ((1, 32), tk.quant.per_token_cast_with_precomputed_sf),
+        ((32, 32), tk.quant.per_block_cast_with_precomputed_sf),
+    ):
         sf = torch.rand(128 // block[0], 256 // block[1]) + 0.1
         expected = real.torch.cast(x, fmt, block, sf=sf)
         size = block[1] if block[0] == 1 else block
@@ -136,7 +150,9 @@ def test_per_block_cast(tk: Any, real: Any, form: str, fmt: str, block: tuple[in
 def test_per_channel_cast(tk: Any, real: Any, form: str, group: int, rows: int) -> None:
     x = values((rows, 256))
     expected = real.torch.cast(x, "e4m3", (group, 1), **FORMS[form])
-    actual = tk.quant.per_channel_cast(x, "e4m3", group, FORMS[form].get("round_sf", False), use_packed_ue8m0=form == "ue8m0")
+    actual = tk.quant.per_channel_cast(
+        x, "e4m3", group, FORMS[form].get("round_sf", False), use_packed_ue8m0=form == "ue8m0"
+    )
     for one, other in zip(actual, expected, strict=True):
         assert_same(one, other)
 
@@ -145,7 +161,9 @@ def test_per_channel_cast(tk: Any, real: Any, form: str, group: int, rows: int) 
 @pytest.mark.parametrize("channels", [32, 128])
 def test_per_channel_cast_of_a_quantised_input(tk: Any, real: Any, form: str, channels: int) -> None:
     stored = real.torch.cast(values((128, 256), spread=2), "e4m3", (1, channels), **FORMS[form])
-    expected = real.torch.cast(stored, "e4m3", (32, 1), x_block_size=(1, channels), round_sf=True, use_packed_ue8m0=True)
+    expected = real.torch.cast(
+        stored, "e4m3", (32, 1), x_block_size=(1, channels), round_sf=True, use_packed_ue8m0=True
+    )
     actual = tk.quant.per_channel_cast(stored, "e4m3", 32, True, channels, True)
     for one, other in zip(actual, expected, strict=True):
         assert_same(one, other)
@@ -173,9 +191,13 @@ def test_cast_back(tk: Any, real: Any, value: str, form: str, block: tuple[int, 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("fmt", ["e4m3", "e2m1"])
-@pytest.mark.parametrize(("group", "options"), [(32, {}), (32, {"round_sf": True}), (16, {"use_e4m3_sf": True}), (128, {"round_sf": True})])
+@pytest.mark.parametrize(
+    ("group", "options"), [(32, {}), (32, {"round_sf": True}), (16, {"use_e4m3_sf": True}), (128, {"round_sf": True})]
+)
 @pytest.mark.parametrize("stride", [None, 300])
-def test_cast_and_cast_back_in_place(tk: Any, real: Any, dtype: torch.dtype, fmt: str, group: int, options: dict[str, bool], stride: int | None) -> None:
+def test_cast_and_cast_back_in_place(
+    tk: Any, real: Any, dtype: torch.dtype, fmt: str, group: int, options: dict[str, bool], stride: int | None
+) -> None:
     # An e4m3 scale holds no more than 448 times the values' own maximum.
     x = values((29, 256), dtype, spread=4 if "use_e4m3_sf" in options else 12, stride=stride)
     stored = real.torch.cast(x, fmt, (1, group), **options)
@@ -192,7 +214,9 @@ def test_cast_and_cast_back_of_nothing(tk: Any) -> None:
     assert tk.quant.per_token_cast_and_cast_back(torch.empty(0, 64), "e4m3", 32) is None
 
 
-@pytest.mark.parametrize("out_form", [{}, {"use_packed_ue8m0": True}, {"use_packed_ue8m0": True, "use_tma_aligned_col_major_sf": True}])
+@pytest.mark.parametrize(
+    "out_form", [{}, {"use_packed_ue8m0": True}, {"use_packed_ue8m0": True, "use_tma_aligned_col_major_sf": True}]
+)
 @pytest.mark.parametrize("in_form", ["pow2", "ue8m0", "ue8m0-col"])
 @pytest.mark.parametrize("out_block", [(32, 32), (128, 128), (1, 128)], ids=str)
 def test_lossless_cast(tk: Any, real: Any, in_form: str, out_form: dict[str, bool], out_block: tuple[int, int]) -> None:
@@ -202,9 +226,7 @@ def test_lossless_cast(tk: Any, real: Any, in_form: str, out_form: dict[str, boo
     actual = tk.quant.per_block_cast_lossless(stored, "e4m3", (1, 32), out_block, round_sf=True, **out_form)
     assert torch.equal(real.torch.cast_back(actual, "fp32", out_block), real.torch.cast_back(stored, "fp32", (1, 32)))
     # The scale of a block is 2**-6 of its largest input scale.
-    scale = real.torch.cast_back(
-        real.torch.cast(x, "e2m1", (1, 32), round_sf=True), "fp32", (1, 32)
-    )
+    scale = real.torch.cast_back(real.torch.cast(x, "e2m1", (1, 32), round_sf=True), "fp32", (1, 32))
     assert scale.shape == x.shape
     largest = real.torch.cast(x, "e2m1", (1, 32), round_sf=True)[1]
     bm, bk = out_block[0], out_block[1] // 32
@@ -216,7 +238,9 @@ def test_lossless_cast(tk: Any, real: Any, in_form: str, out_form: dict[str, boo
 
 
 def test_lossless_cast_of_nothing(tk: Any) -> None:
-    out, sf = tk.quant.per_block_cast_lossless((torch.empty(0, 64, dtype=torch.int8), torch.empty(0, 4)), "e4m3", (1, 32), (32, 32), round_sf=True)
+    out, sf = tk.quant.per_block_cast_lossless(
+        (torch.empty(0, 64, dtype=torch.int8), torch.empty(0, 4)), "e4m3", (1, 32), (32, 32), round_sf=True
+    )
     assert out.shape == (0, 128) and sf.shape == (0, 4)
 
 
@@ -236,7 +260,9 @@ def test_weight_scales(tk: Any, real: Any, block: int, shape: tuple[int, ...], t
     pointers = [tensor.data_ptr() for pair in actual for tensor in pair]
     rewritten = tk.quant.batched_transpose_weight_sf(again, block, [transposed, not transposed], [actual[0], None])
     assert [tensor.data_ptr() for tensor in rewritten[0]] == pointers[:2]
-    for one, other in zip(rewritten, real.torch.batched_transpose_weight_sf(again, block, [transposed, not transposed]), strict=True):
+    for one, other in zip(
+        rewritten, real.torch.batched_transpose_weight_sf(again, block, [transposed, not transposed]), strict=True
+    ):
         for a, b in zip(one, other, strict=True):
             assert_same(a, b)
 
@@ -282,7 +308,9 @@ def test_clamps_are_followed(tk: Any, real: Any) -> None:
 def test_codes(tk: Any, real: Any) -> None:
     grid = torch.tensor([0.0, 0.2, 0.25, 0.3, 0.5, 0.75, 1.0, 1.25, 1.75, 2.5, 3.5, 4.9, 5.0, 5.1, 6.0, 7.0, 1e30])
     x = torch.cat((grid, -grid, torch.tensor([float("nan"), float("inf"), -float("inf")]), torch.randn(200) * 3))
-    assert torch.equal(tk.torch.cast.__globals__["convert_to_e2m1_bits"](x), real.torch.cast.__globals__["convert_to_e2m1_bits"](x))
+    assert torch.equal(
+        tk.torch.cast.__globals__["convert_to_e2m1_bits"](x), real.torch.cast.__globals__["convert_to_e2m1_bits"](x)
+    )
     codes = torch.arange(-128, 128, dtype=torch.int8).view(16, 16)
     for dtype in (torch.float32, torch.bfloat16):
         assert_same(tk.quant.unpack_from_e2m1fn_x2(codes, dtype), real.quant.unpack_from_e2m1fn_x2(codes, dtype))
@@ -292,7 +320,9 @@ def test_codes(tk: Any, real: Any) -> None:
 
 def test_maxima(tk: Any, real: Any) -> None:
     ours, theirs = (package.torch.cast.__globals__["get_max_quant_val"] for package in (tk, real))
-    assert [ours(d) for d in (torch.int8, torch.float8_e4m3fn)] == [theirs(d) for d in (torch.int8, torch.float8_e4m3fn)]
+    assert [ours(d) for d in (torch.int8, torch.float8_e4m3fn)] == [
+        theirs(d) for d in (torch.int8, torch.float8_e4m3fn)
+    ]
 
 
 def _upstream_noise(x: torch.Tensor) -> torch.Tensor:
@@ -302,7 +332,9 @@ def _upstream_noise(x: torch.Tensor) -> torch.Tensor:
     out = []
     for place in range(len(bits) // 4):
         words = bits[4 * place : 4 * place + 4]
-        h = (sum(w * c for w, c in zip(words, (0x5671D42B, 0x9995E499, 0xACE1B8A5, 0xE153538D), strict=True)) + place) & mask
+        h = (
+            sum(w * c for w, c in zip(words, (0x5671D42B, 0x9995E499, 0xACE1B8A5, 0xE153538D), strict=True)) + place
+        ) & mask
         h ^= h >> 23
         h = h * 0x7FEB352D & mask
         h ^= h >> 16
@@ -335,7 +367,9 @@ REFUSED: list[Callable[[Any], object]] = [
     lambda tk: tk.quant.per_token_cast(torch.zeros(2, 64), "e4m3", 48),
     lambda tk: tk.quant.per_token_cast(torch.zeros(2, 80), "e4m3", 16),
     lambda tk: tk.quant.per_block_cast(torch.zeros(100, 128), "e4m3", (32, 32)),
-    lambda tk: tk.quant.cast_back((torch.zeros(2, 64).to(torch.float8_e4m3fn), torch.ones(2, 2).to(torch.float8_e4m3fn)), "bf16", (1, 32)),
+    lambda tk: tk.quant.cast_back(
+        (torch.zeros(2, 64).to(torch.float8_e4m3fn), torch.ones(2, 2).to(torch.float8_e4m3fn)), "bf16", (1, 32)
+    ),
     lambda tk: tk.quant.per_token_cast_and_cast_back(torch.zeros(2, 64), "e4m3", 16, True, True),
 ]
 

@@ -10,7 +10,11 @@ import torch
 
 def logits_without_ties(tokens: int, experts: int) -> torch.Tensor:
     """Distinct scores, far enough apart that no rounding of the activation reorders them."""
-    return torch.stack([torch.randperm(experts) for _ in range(tokens)]).float().mul_(8.0 / experts).sub_(4.0) if tokens else torch.empty(0, experts)
+    return (
+        torch.stack([torch.randperm(experts) for _ in range(tokens)]).float().mul_(8.0 / experts).sub_(4.0)
+        if tokens
+        else torch.empty(0, experts)
+    )
 
 
 def check(actual: tuple[torch.Tensor, torch.Tensor], expected: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -22,11 +26,19 @@ def check(actual: tuple[torch.Tensor, torch.Tensor], expected: tuple[torch.Tenso
 @pytest.mark.parametrize("tokens", [0, 1, 37])
 @pytest.mark.parametrize(("experts", "topk"), [(72, 6), (256, 8), (384, 32), (8, 8), (32, 1)])
 def test_topk(tk: Any, real: Any, tokens: int, experts: int, topk: int) -> None:
-    for scores in (torch.randn(tokens, experts), torch.randint(0, 4, (tokens, experts)).float(), torch.zeros(tokens, experts)):
+    for scores in (
+        torch.randn(tokens, experts),
+        torch.randint(0, 4, (tokens, experts)).float(),
+        torch.zeros(tokens, experts),
+    ):
         expected = real.torch.stable_topk(scores, topk)
         assert torch.equal(tk.moe.topk_gate(scores, topk), expected)
         ours = tk.torch.stable_topk(scores, topk)
-        assert torch.equal(ours, expected) and ours.dtype == torch.int64 and (not tokens or ours.stride() == expected.stride())
+        assert (
+            torch.equal(ours, expected)
+            and ours.dtype == torch.int64
+            and (not tokens or ours.stride() == expected.stride())
+        )
 
 
 def test_topk_of_infinite_scores(tk: Any, real: Any) -> None:
@@ -37,8 +49,12 @@ def test_topk_of_infinite_scores(tk: Any, real: Any) -> None:
 
 
 def test_score(tk: Any, real: Any) -> None:
-    x = torch.cat((torch.linspace(-87, 80, 20001), torch.linspace(-2, 2, 4001), torch.tensor([0.0, -17.0, -17.1, -16.9, 100.0])))
-    expected, actual = (package.torch.topk.sqrt_softplus_ref(x) if hasattr(package.torch, "topk") else None for package in (real, tk))
+    x = torch.cat(
+        (torch.linspace(-87, 80, 20001), torch.linspace(-2, 2, 4001), torch.tensor([0.0, -17.0, -17.1, -16.9, 100.0]))
+    )
+    expected, actual = (
+        package.torch.topk.sqrt_softplus_ref(x) if hasattr(package.torch, "topk") else None for package in (real, tk)
+    )
     apart = (actual.view(torch.int32) - expected.view(torch.int32)).abs()
     assert int(apart.max()) <= 8 and float((apart > 2).float().mean()) < 0.01
 
@@ -51,7 +67,15 @@ def test_score(tk: Any, real: Any) -> None:
 @pytest.mark.parametrize("mapped", [None, 1, 3])
 @pytest.mark.parametrize("fixed", [None, False, True])
 def test_gate(
-    tk: Any, real: Any, tokens: int, shared: int, masked: bool, biased: bool, images: bool, mapped: int | None, fixed: bool | None
+    tk: Any,
+    real: Any,
+    tokens: int,
+    shared: int,
+    masked: bool,
+    biased: bool,
+    images: bool,
+    mapped: int | None,
+    fixed: bool | None,
 ) -> None:
     experts, topk = 72, 6
     logits = logits_without_ties(tokens, experts)
@@ -100,7 +124,10 @@ def test_equal_scores_go_to_the_smaller_index(tk: Any, real: Any) -> None:
 def test_fixed_experts_that_are_none_stay_none(tk: Any, real: Any) -> None:
     kept = torch.tensor([[3, -1], [5, 0]])
     arguments = (torch.randn(2, 8), 2, False, 0, 1.5, 1, "sqrtsoftplus")
-    options = {"fix_routing_mask": torch.tensor([True, True]), "to_physical_map": torch.arange(8, dtype=torch.int32).view(8, 1)}
+    options = {
+        "fix_routing_mask": torch.tensor([True, True]),
+        "to_physical_map": torch.arange(8, dtype=torch.int32).view(8, 1),
+    }
     options["logical_count"] = torch.ones(8, dtype=torch.int32)
     check(
         tk.moe.moe_topk_gate(*arguments, **options, unmapped_topk_idx=kept.clone()),
@@ -113,9 +140,14 @@ def test_replicas_of_far_tokens(tk: Any, real: Any) -> None:
     tokens = 92_100
     logits = torch.zeros(tokens, 2)
     logits[:, 0] = 1.0
-    options = {"to_physical_map": torch.arange(14, dtype=torch.int32).view(2, 7), "logical_count": torch.tensor([7, 7], dtype=torch.int32)}
+    options = {
+        "to_physical_map": torch.arange(14, dtype=torch.int32).view(2, 7),
+        "logical_count": torch.tensor([7, 7], dtype=torch.int32),
+    }
     arguments = (logits, 1, False, 0, 1.0, 3, "sqrtsoftplus")
-    assert torch.equal(tk.moe.moe_topk_gate(*arguments, **options)[0], real.torch.moe_topk_gate_forward(*arguments, **options)[0])
+    assert torch.equal(
+        tk.moe.moe_topk_gate(*arguments, **options)[0], real.torch.moe_topk_gate_forward(*arguments, **options)[0]
+    )
 
 
 def test_scores_are_handed_out(tk: Any, real: Any) -> None:
@@ -125,14 +157,18 @@ def test_scores_are_handed_out(tk: Any, real: Any) -> None:
     tk.moe.moe_topk_gate(logits, 4, False, 0, 1.0, 0, mask=mask, force_random=drawn, scores=scores)
     silent = ~mask | drawn
     assert int(scores[silent].abs().sum()) == 0
-    torch.testing.assert_close(scores[~silent], torch.nn.functional.softplus(logits.double()).sqrt().float()[~silent], rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        scores[~silent], torch.nn.functional.softplus(logits.double()).sqrt().float()[~silent], rtol=1e-6, atol=0
+    )
 
 
 @pytest.mark.parametrize("mapped", [True, False])
 def test_random_experts(tk: Any, mapped: bool) -> None:
     tokens, experts, topk = 3000, 64, 8
     counts = torch.full((experts,), 2, dtype=torch.int32)
-    options = {"to_physical_map": torch.arange(128, dtype=torch.int32).view(64, 2), "logical_count": counts} if mapped else {}
+    options = (
+        {"to_physical_map": torch.arange(128, dtype=torch.int32).view(64, 2), "logical_count": counts} if mapped else {}
+    )
     drawn = torch.arange(tokens) % 4 > 0
     mask = torch.arange(tokens) % 10 > 0
     unmapped = torch.zeros(tokens, topk, dtype=torch.int64)
@@ -171,7 +207,10 @@ def test_normalised_weights(tk: Any, real: Any, tokens: int) -> None:
 def test_indices_of_a_rank(tk: Any, real: Any, ranks: int, columns: int) -> None:
     indices = torch.randint(-1, 64, (50, 6))
     for rank in range(columns):
-        assert torch.equal(tk.torch.mask_indices_by_tp(indices, 64, ranks, rank, columns), real.torch.mask_indices_by_tp(indices, 64, ranks, rank, columns))
+        assert torch.equal(
+            tk.torch.mask_indices_by_tp(indices, 64, ranks, rank, columns),
+            real.torch.mask_indices_by_tp(indices, 64, ranks, rank, columns),
+        )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ def same(actual: torch.Tensor, expected: torch.Tensor, strides: bool = True) -> 
         return False
     if strides and expected.numel() and actual.stride() != expected.stride():
         return False
-    first, second = (one.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8) for one in (actual, expected))
+    first, second = (
+        one.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8) for one in (actual, expected)
+    )
     return torch.equal(first, second)
 
 
@@ -32,7 +34,10 @@ def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
 
 def one_ulp(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """bf16 tensors that differ by a rounding at most, and rarely."""
-    rank = [torch.where(b < 0, -(b & 0x7FFF), b & 0x7FFF) for b in (t.contiguous().view(torch.int16).int() for t in (actual, expected))]
+    rank = [
+        torch.where(b < 0, -(b & 0x7FFF), b & 0x7FFF)
+        for b in (t.contiguous().view(torch.int16).int() for t in (actual, expected))
+    ]
     apart = (rank[0] - rank[1]).abs()
     return bool(apart.max() <= 1) and float((apart > 0).float().mean()) < 0.02
 
@@ -45,7 +50,9 @@ def one_ulp(actual: torch.Tensor, expected: torch.Tensor) -> bool:
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("out_scale", [1.0, 0.3])
 @pytest.mark.parametrize("shape", [(17, 640), (2, 5, 96), (0, 64)], ids=str)
-def test_norm(tk: Any, real: Any, dtype: torch.dtype, weighted: bool, residual: bool, out_scale: float, shape: tuple[int, ...]) -> None:
+def test_norm(
+    tk: Any, real: Any, dtype: torch.dtype, weighted: bool, residual: bool, out_scale: float, shape: tuple[int, ...]
+) -> None:
     wide = torch.randn(*shape[:-1], shape[-1] + 16).to(dtype)
     x = wide[..., : shape[-1]]
     weight = torch.randn(shape[-1]).to(dtype) if weighted else None
@@ -87,7 +94,9 @@ def test_norm_and_cast(tk: Any, real: Any, form: str, dtype: torch.dtype, shape:
 @pytest.mark.parametrize("shape", [(9, 96), (2, 5, 96)], ids=str)
 def test_norm_and_cast_writes_the_buffers_it_is_given(tk: Any, form: str, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape).bfloat16()
-    (values, scales), wide, _, _ = tk.quant.norm_forward_and_per_token_cast(x, None, 1e-6, "e4m3", 32, with_out_bf16=True, **SCALES[form])
+    (values, scales), wide, _, _ = tk.quant.norm_forward_and_per_token_cast(
+        x, None, 1e-6, "e4m3", 32, with_out_bf16=True, **SCALES[form]
+    )
     out_x, out_bf16 = torch.zeros(values.shape, dtype=values.dtype), torch.zeros_like(wide)
     # Batches of scales with a gap between them.
     gap = torch.zeros(*scales.shape[:-2], scales.shape[-2] + 1, scales.shape[-1], dtype=scales.dtype)
@@ -95,11 +104,24 @@ def test_norm_and_cast_writes_the_buffers_it_is_given(tk: Any, form: str, shape:
     result = tk.quant.norm_forward_and_per_token_cast(
         x, None, 1e-6, "e4m3", 32, with_out_bf16=True, out=(out_x, out_sf), out_bf16=out_bf16, **SCALES[form]
     )
-    assert result[0][0] is out_x and result[0][1].data_ptr() == out_sf.data_ptr() and result[1] is out_bf16 and result[3] is x
+    assert (
+        result[0][0] is out_x
+        and result[0][1].data_ptr() == out_sf.data_ptr()
+        and result[1] is out_bf16
+        and result[3] is x
+    )
     assert same(out_x, values) and same(out_sf, scales, strides=False) and same(out_bf16, wide)
     assert int(gap[..., -1, :].float().abs().sum()) == 0
     alone = tk.quant.norm_forward_and_per_token_cast(
-        x, None, 1e-6, "e4m3", 32, out=(out_x.zero_(), None), round_sf=True, use_packed_ue8m0=True, use_tma_aligned_col_major_sf=True
+        x,
+        None,
+        1e-6,
+        "e4m3",
+        32,
+        out=(out_x.zero_(), None),
+        round_sf=True,
+        use_packed_ue8m0=True,
+        use_tma_aligned_col_major_sf=True,
     )
     assert alone[0][0] is out_x and int(out_x.float().abs().sum()) > 0
 
@@ -123,7 +145,13 @@ def expanded(counts: list[int], alignment: int) -> tuple[torch.Tensor, int, torc
 @pytest.mark.parametrize(("weighted", "factor"), [(False, None), (True, None), (True, 2.5)])
 @pytest.mark.parametrize("counts", [None, [3, 0, 40, 1], [0, 0, 0, 0]])
 def test_swiglu(
-    tk: Any, real: Any, dtype: torch.dtype, clamp: float | None, weighted: bool, factor: float | None, counts: list[int] | None
+    tk: Any,
+    real: Any,
+    dtype: torch.dtype,
+    clamp: float | None,
+    weighted: bool,
+    factor: float | None,
+    counts: list[int] | None,
 ) -> None:
     for package in (tk, real):
         package.config.set_token_alignment(32)
@@ -137,7 +165,9 @@ def test_swiglu(
     actual = tk.quant.swiglu_forward(x, "fp32", psum, weights, factor, clamp, ours if clamp else None)
     assert same(actual[mask], expected[mask])
     assert torch.equal(ours, theirs) and ours.dtype == torch.int64
-    assert same(tk.torch.swiglu_forward(x, psum, weights, factor, clamp, plain if clamp else None)[mask], expected[mask])
+    assert same(
+        tk.torch.swiglu_forward(x, psum, weights, factor, clamp, plain if clamp else None)[mask], expected[mask]
+    )
     assert torch.equal(plain, theirs)
     assert same(tk.quant.swiglu_forward(x, "bf16", psum, weights, factor, clamp)[mask], expected.bfloat16()[mask])
     if psum is not None:
@@ -145,7 +175,9 @@ def test_swiglu(
     for form, options in SCALES.items():
         for group in (32, 128):
             want = real.torch.cast(expected, "e4m3", (1, group), **options)
-            got = tk.quant.swiglu_forward_and_per_token_cast(x, "e4m3", group, psum, weights, factor, clamp_value=clamp, **options)
+            got = tk.quant.swiglu_forward_and_per_token_cast(
+                x, "e4m3", group, psum, weights, factor, clamp_value=clamp, **options
+            )
             assert same(got[0][mask], want[0][mask]), form
             assert got[1].stride() == want[1].stride() and same(got[1][mask], want[1][mask]), form
     for package in (tk, real):
@@ -154,7 +186,9 @@ def test_swiglu(
 
 def test_swiglu_of_nothing(tk: Any) -> None:
     x = torch.empty(0, 256, dtype=torch.bfloat16)
-    values, scales = tk.quant.swiglu_forward_and_per_token_cast(x, "e4m3", 32, torch.zeros(4, dtype=torch.int32), **SCALES["ue8m0-col"])
+    values, scales = tk.quant.swiglu_forward_and_per_token_cast(
+        x, "e4m3", 32, torch.zeros(4, dtype=torch.int32), **SCALES["ue8m0-col"]
+    )
     assert values.shape == (0, 128) and scales.shape == (0, 2) and scales.dtype == torch.int16
     assert tk.quant.swiglu_forward(x, "bf16").shape == (0, 128)
     assert tk.quant.swiglu_forward_and_per_token_cast(x, "fp32", None).dtype == torch.float32
@@ -172,7 +206,14 @@ def test_swiglu_of_nothing(tk: Any) -> None:
 @pytest.mark.parametrize("batch", [None, 3])
 @pytest.mark.parametrize("positions", [None, torch.int32, torch.int64])
 def test_rope(
-    tk: Any, real: Any, interleaved: bool, conjugate: bool, dtype: torch.dtype, width: int, batch: int | None, positions: torch.dtype | None
+    tk: Any,
+    real: Any,
+    interleaved: bool,
+    conjugate: bool,
+    dtype: torch.dtype,
+    width: int,
+    batch: int | None,
+    positions: torch.dtype | None,
 ) -> None:
     lead = (11,) if batch is None else (batch, 11)
     whole = torch.randn(*lead, 5, width + 48).to(dtype)
@@ -181,10 +222,8 @@ def test_rope(
     table = torch.randn(40, width + 8)[:, :width]
     place = None if positions is None else torch.randint(0, 30, lead, dtype=positions)
     cos, sin = table.chunk(2, -1)
-    expected = [
-        real.torch.rotary_embedding_ref(x, cos, sin, place, 7, interleaved, conjugate) for x in (query, key)
-    ]
-    plain = [tk.torch.rotary_embedding_ref(x, cos, sin, place, 7, interleaved, conjugate) for x in (before, before)][0]
+    expected = [real.torch.rotary_embedding_ref(x, cos, sin, place, 7, interleaved, conjugate) for x in (query, key)]
+    plain = tk.torch.rotary_embedding_ref(before, cos, sin, place, 7, interleaved, conjugate)
     assert same(plain, real.torch.rotary_embedding_ref(before, cos, sin, place, 7, interleaved, conjugate))
     assert tk.transform.apply_rotary(query, table, key, place, interleaved, conjugate, 7) is None
     assert same(query, expected[0], strides=False) and same(key, expected[1], strides=False)
@@ -207,7 +246,9 @@ def test_streams(tk: Any, real: Any, tokens: int) -> None:
     x = torch.randn(1, tokens, 256).bfloat16()
     out = torch.zeros(tokens, 4, 256, dtype=torch.bfloat16)
     assert tk.mhc.expand_to_mhc_fwd(x[0], out) is None
-    assert same(out, real.torch.expand_to_mhc_ref(x[0], 4)) and same(tk.torch.expand_to_mhc_ref(x, 4), real.torch.expand_to_mhc_ref(x, 4))
+    assert same(out, real.torch.expand_to_mhc_ref(x[0], 4)) and same(
+        tk.torch.expand_to_mhc_ref(x, 4), real.torch.expand_to_mhc_ref(x, 4)
+    )
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -233,7 +274,11 @@ def test_sinkhorn(tk: Any, real: Any, tokens: int, repeat: int) -> None:
     before, out = x.clone(), torch.zeros_like(x)
     expected = real.torch.sinkhorn_normalize_ref(x, repeat, 1e-6)
     assert tk.mhc.mhc_sinkhorn_fwd(x, out, repeat, 1e-6) is None
-    assert torch.equal(x, before) and torch.equal(out, expected) and torch.equal(tk.torch.sinkhorn_normalize_ref(x, repeat, 1e-6), expected)
+    assert (
+        torch.equal(x, before)
+        and torch.equal(out, expected)
+        and torch.equal(tk.torch.sinkhorn_normalize_ref(x, repeat, 1e-6), expected)
+    )
     assert torch.equal(tk.torch.sinkhorn_normalize_ref(x), real.torch.sinkhorn_normalize_ref(x))
 
 
@@ -247,7 +292,11 @@ def test_streams_in_and_out(tk: Any, real: Any, tokens: int) -> None:
     assert one_ulp(out, expected[0]) and one_ulp(tk.torch.mhc_pre_apply_mix_ref(residual, mix), expected)
     expected = real.torch.mhc_post_ref(x, residual, mix, comb)
     actual = tk.mhc.mhc_post_fwd(x, residual, mix, comb)
-    assert actual.shape == expected.shape and one_ulp(actual, expected) and one_ulp(tk.torch.mhc_post_ref(x, residual, mix, comb), expected)
+    assert (
+        actual.shape == expected.shape
+        and one_ulp(actual, expected)
+        and one_ulp(tk.torch.mhc_post_ref(x, residual, mix, comb), expected)
+    )
     buffer = torch.zeros_like(residual)
     assert tk.mhc.mhc_post_fwd(x, residual, mix, comb, out=buffer) is buffer and same(buffer, actual)
 
@@ -281,7 +330,19 @@ def test_big_fuse_is_its_parts(tk: Any, real: Any, tokens: int, repeat: int) -> 
     layer = torch.zeros(tokens, 256, dtype=torch.bfloat16)
     assert (
         tk.mhc.mhc_pre_big_fuse_fwd(
-            product[:, :, 0], squares[:, :, 0], scale, base, residual[0], post, comb, layer, 1e-6, 1e-6, 1e-6, 2.0, repeat
+            product[:, :, 0],
+            squares[:, :, 0],
+            scale,
+            base,
+            residual[0],
+            post,
+            comb,
+            layer,
+            1e-6,
+            1e-6,
+            1e-6,
+            2.0,
+            repeat,
         )
         is None
     )
@@ -294,7 +355,19 @@ def test_big_fuse_is_its_parts(tk: Any, real: Any, tokens: int, repeat: int) -> 
     assert one_ulp(layer, real.torch.mhc_pre_apply_mix_ref(residual, pre)[0])
     with pytest.raises(AssertionError):
         tk.mhc.mhc_pre_big_fuse_fwd(
-            product.expand(2, -1, -1, -1)[:, :, 0], squares[:, :, 0], scale, base, residual[0], post, comb, layer, 1e-6, 1e-6, 1e-6, 2.0, 1
+            product.expand(2, -1, -1, -1)[:, :, 0],
+            squares[:, :, 0],
+            scale,
+            base,
+            residual[0],
+            post,
+            comb,
+            layer,
+            1e-6,
+            1e-6,
+            1e-6,
+            2.0,
+            1,
         )
 
 
@@ -321,7 +394,10 @@ def test_hash_of_any_words(tk: Any, real: Any) -> None:
     multipliers = torch.tensor([[-(2**63), 2**63 - 1], [-1, 1], [0x123456789ABCDEF, -0x7EDCBA987654321]])
     sizes = torch.tensor([[[1, 2, 65535, 65536, 2**31 - 1]]], dtype=torch.int32).expand(3, 1, 5).contiguous()
     offsets = torch.zeros(3, 5, dtype=torch.int32)
-    assert same(tk.engram.engram_hash(ids, multipliers, sizes, offsets), real.torch.engram_hash_ref(ids, multipliers, sizes, offsets))
+    assert same(
+        tk.engram.engram_hash(ids, multipliers, sizes, offsets),
+        real.torch.engram_hash_ref(ids, multipliers, sizes, offsets),
+    )
 
 
 def test_offsets(tk: Any, real: Any) -> None:
@@ -367,18 +443,24 @@ def test_a_product_of_zero_opens_the_gate_a_little_more_than_half(tk: Any) -> No
 def test_optimiser_arithmetic(tk: Any, real: Any, dtype: torch.dtype, nesterov: bool) -> None:
     grad, buffers = torch.randn(128).to(dtype), [torch.randn(128).to(dtype)] * 2
     buffers = [one.clone() for one in buffers]
-    results = [package.torch.engram_sinkhorn_momentum_update_ref(grad, one, 0.9, nesterov) for package, one in zip((tk, real), buffers, strict=True)]
+    results = [
+        package.torch.engram_sinkhorn_momentum_update_ref(grad, one, 0.9, nesterov)
+        for package, one in zip((tk, real), buffers, strict=True)
+    ]
     assert torch.equal(*buffers) and torch.equal(*results)
     matrix, rows, columns = torch.randn(20, 16), torch.rand(20), torch.rand(16)
     states = [(rows.clone(), torch.zeros(16)) for _ in range(2)]
     norms = [
-        package.torch.engram_sinkhorn_step_ref(matrix, row, columns, squares, 1e-8) for package, (row, squares) in zip((tk, real), states, strict=True)
+        package.torch.engram_sinkhorn_step_ref(matrix, row, columns, squares, 1e-8)
+        for package, (row, squares) in zip((tk, real), states, strict=True)
     ]
     assert calc_diff(*norms) < 1e-13 and all(calc_diff(a, b) < 1e-13 for a, b in zip(*states, strict=True))
     finals = [package.torch.engram_sinkhorn_finalize_ref(matrix, rows, columns, 1e-8, 0.5) for package in (tk, real)]
     assert calc_diff(*finals) < 1e-13
     out = torch.zeros(20, 16)
-    assert tk.torch.engram_sinkhorn_finalize_ref(matrix, rows, columns, 1e-8, 0.5, out) is out and torch.equal(out, finals[0])
+    assert tk.torch.engram_sinkhorn_finalize_ref(matrix, rows, columns, 1e-8, 0.5, out) is out and torch.equal(
+        out, finals[0]
+    )
 
 
 # --- sums of the experts' rows ---
@@ -394,5 +476,8 @@ def test_reduce(tk: Any, real: Any, weighted: bool, scaled: bool, fmt: str) -> N
     weights = torch.rand(13, 6) if weighted else None
     given = (x, torch.rand(50)) if scaled else x
     factor = torch.tensor([0.25]) if scaled else None
-    assert same(tk.torch.reduce_fused(given, weights, place, fmt, factor), real.torch.reduce_fused(given, weights, place, fmt, factor))
+    assert same(
+        tk.torch.reduce_fused(given, weights, place, fmt, factor),
+        real.torch.reduce_fused(given, weights, place, fmt, factor),
+    )
     assert tk.torch.reduce_fused(x, None, place[:0]).shape == (0, 64)

@@ -22,7 +22,9 @@ EXCLUDED_WRAPPERS = {
 
 
 def functions(package: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(package).items() if inspect.isfunction(value) and not name.startswith("_")}
+    return {
+        name: value for name, value in vars(package).items() if inspect.isfunction(value) and not name.startswith("_")
+    }
 
 
 @pytest.mark.parametrize("part", EXCLUDED_WRAPPERS)
@@ -33,9 +35,15 @@ def test_every_exported_function_is_there(tk: Any, real: Any, part: str) -> None
     for name, function in theirs.items():
         mine = inspect.signature(ours[name]).parameters
         wanted = inspect.signature(function).parameters
-        assert [(p.name, p.kind, p.default) for p in mine.values()] == [(p.name, p.kind, p.default) for p in wanted.values()], name
+        assert [(p.name, p.kind, p.default) for p in mine.values()] == [
+            (p.name, p.kind, p.default) for p in wanted.values()
+        ], name
     for name in excluded:
-        count = [p for p in inspect.signature(ours[name]).parameters.values() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+        count = [
+            p
+            for p in inspect.signature(ours[name]).parameters.values()
+            if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+        ]
         with pytest.raises(NotImplementedError, match=f"^{name}: not supported on Neuron \\(basic mode\\)$"):
             ours[name](*[None] * len(count))
     assert all("NotImplementedError(" not in inspect.getsource(ours[name]) for name in set(theirs) - excluded)
@@ -44,13 +52,19 @@ def test_every_exported_function_is_there(tk: Any, real: Any, part: str) -> None
 def test_the_device_counts_as_ascend(tk: Any) -> None:
     assert tk.config.is_ascend() is True and tk.config.is_ascend.cache_info
     assert tk.config.get_device() == torch.get_default_device().type or torch.accelerator.is_available()
-    assert tk.quant.common.get_packed_ue8m0_pack_factor() == 2 and tk.quant.common.get_packed_ue8m0_torch_dtype() == torch.int16
+    assert (
+        tk.quant.common.get_packed_ue8m0_pack_factor() == 2
+        and tk.quant.common.get_packed_ue8m0_torch_dtype() == torch.int16
+    )
 
 
 def test_settings_are_kept(tk: Any) -> None:
     config = tk.config
     limit = tk.get_device_num_sms()
-    assert tk.get_num_sms() == tk.get_num_ai_cores() == tk.get_num_cube_cores() == limit and tk.get_num_vec_cores() == 2 * limit
+    assert (
+        tk.get_num_sms() == tk.get_num_ai_cores() == tk.get_num_cube_cores() == limit
+        and tk.get_num_vec_cores() == 2 * limit
+    )
     tk.set_num_sms(limit - 24)
     assert tk.get_num_sms() == limit - 24 and tk.get_num_vec_cores() == 2 * (limit - 24)
     for refused in (0, -1, limit + 1):
@@ -62,11 +76,19 @@ def test_settings_are_kept(tk: Any) -> None:
     tk.set_amax_clamp_for_quant("e2m1", True, 0.5)
     assert (tk.get_pdl(), tk.get_deterministic_algorithms(), tk.get_token_alignment()) == (True, True, 256)
     assert tk.get_amax_clamp_for_quant("e2m1", True) == 0.5
-    for call in (lambda: tk.get_amax_clamp_for_quant("fp8", False), lambda: tk.set_amax_clamp_for_quant("bf16", False, 1.0)):
+    for call in (
+        lambda: tk.get_amax_clamp_for_quant("fp8", False),
+        lambda: tk.set_amax_clamp_for_quant("bf16", False, 1.0),
+    ):
         with pytest.raises(ValueError, match="quantised format"):
             call()
     config.reset_runtime_config()
-    assert (tk.get_num_sms(), tk.get_pdl(), tk.get_deterministic_algorithms(), tk.get_token_alignment()) == (limit, False, False, 128)
+    assert (tk.get_num_sms(), tk.get_pdl(), tk.get_deterministic_algorithms(), tk.get_token_alignment()) == (
+        limit,
+        False,
+        False,
+        128,
+    )
     with pytest.raises(NotImplementedError):
         tk.get_max_smem_per_sm()
 

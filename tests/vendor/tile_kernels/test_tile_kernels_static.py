@@ -40,7 +40,19 @@ def gate_arguments() -> tuple[torch.Tensor, ...]:
     )  # fmt: skip
 
 
-def gate(tk: Any, logits: Any, bias: Any, image_bias: Any, mask: Any, image: Any, drawn: Any, physical: Any, count: Any, index: Any, weight: Any) -> None:
+def gate(
+    tk: Any,
+    logits: Any,
+    bias: Any,
+    image_bias: Any,
+    mask: Any,
+    image: Any,
+    drawn: Any,
+    physical: Any,
+    count: Any,
+    index: Any,
+    weight: Any,
+) -> None:
     tk.moe.moe_topk_gate(
         logits, 6, False, 0, 2.5, 1, mask=mask, bias=bias, image_bias=image_bias, image_token_mask=image, force_random=drawn,
         to_physical_map=physical, logical_count=count, out=(index, weight),
@@ -73,10 +85,14 @@ STEPS: dict[str, Step] = {
         lambda tk, x: tk.quant.per_token_cast_and_cast_back(x, "e4m3", 32, True), lambda: (bf16(T, H),), ("x",)
     ),
     "cast_back": Step(
-        lambda tk, x, sf: tk.quant.cast_back((x, sf), "bf16", (1, 32)), lambda: (torch.randn(T, H).to(torch.float8_e4m3fn), torch.rand(T, H // 32))
+        lambda tk, x, sf: tk.quant.cast_back((x, sf), "bf16", (1, 32)),
+        lambda: (torch.randn(T, H).to(torch.float8_e4m3fn), torch.rand(T, H // 32)),
     ),
     "swiglu_and_cast": Step(
-        lambda tk, x, psum, w: tk.quant.swiglu_forward_and_per_token_cast(x, "e4m3", 32, psum, w, clamp_value=7.0, **MXFP8), swiglu_arguments
+        lambda tk, x, psum, w: tk.quant.swiglu_forward_and_per_token_cast(
+            x, "e4m3", 32, psum, w, clamp_value=7.0, **MXFP8
+        ),
+        swiglu_arguments,
     ),
     "swiglu": Step(lambda tk, x, psum, w: tk.quant.swiglu_forward(x, "bf16", psum, w, 2.5, 7.0), swiglu_arguments),
     "swiglu_counting": Step(
@@ -85,13 +101,23 @@ STEPS: dict[str, Step] = {
         ("count",),
         wide=True,
     ),
-    "norm": Step(lambda tk, x, w, r: tk.quant.norm_forward(x, w, 1e-6, r)[0], lambda: (bf16(T, H), bf16(H), bf16(T, H))),
+    "norm": Step(
+        lambda tk, x, w, r: tk.quant.norm_forward(x, w, 1e-6, r)[0], lambda: (bf16(T, H), bf16(H), bf16(T, H))
+    ),
     "norm_and_cast": Step(
-        lambda tk, x, w: tk.quant.norm_forward_and_per_token_cast(x, w, 1e-6, "e4m3", 32, with_out_bf16=True, **MXFP8)[:2], lambda: (bf16(T, H), bf16(H))
+        lambda tk, x, w: tk.quant.norm_forward_and_per_token_cast(x, w, 1e-6, "e4m3", 32, with_out_bf16=True, **MXFP8)[
+            :2
+        ],
+        lambda: (bf16(T, H), bf16(H)),
     ),
     "rope": Step(
         lambda tk, q, table, k, positions: tk.transform.apply_rotary(q, table, k, positions, True),
-        lambda: (guard(bf16(T, 3, 64), (400, 100, 1)), torch.randn(50, 64), bf16(T, 1, 64), torch.randint(0, 50, (T,), dtype=torch.int32)),
+        lambda: (
+            guard(bf16(T, 3, 64), (400, 100, 1)),
+            torch.randn(50, 64),
+            bf16(T, 1, 64),
+            torch.randint(0, 50, (T,), dtype=torch.int32),
+        ),
         ("q", "k"),
     ),
     "gate": Step(gate, gate_arguments, ("index", "weight"), wide=True),
@@ -104,23 +130,42 @@ STEPS: dict[str, Step] = {
         ("o",),
     ),
     "fn_normw_merge": Step(
-        lambda tk, fn, w, o: tk.mhc.mhc_fn_normw_merge_fwd(fn, w, o), lambda: (torch.randn(24, H), torch.randn(H), torch.zeros(24, H)), ("o",)
+        lambda tk, fn, w, o: tk.mhc.mhc_fn_normw_merge_fwd(fn, w, o),
+        lambda: (torch.randn(24, H), torch.randn(H), torch.zeros(24, H)),
+        ("o",),
     ),
     "reduce_partials": Step(
         lambda tk, m, s, om, os, o: tk.mhc.mhc_reduce_partials_and_rmsnorm_fwd(m, s, om, os, o, 1024, 1e-6, 1),
-        lambda: (torch.randn(1, T, 1, 24), torch.rand(1, T, 1), torch.zeros(T, 1, 24), torch.zeros(T, 1), torch.zeros(T, 24)),
+        lambda: (
+            torch.randn(1, T, 1, 24),
+            torch.rand(1, T, 1),
+            torch.zeros(T, 1, 24),
+            torch.zeros(T, 1),
+            torch.zeros(T, 24),
+        ),
         ("om", "os", "o"),
     ),
     "pre_apply_mix": Step(
-        lambda tk, x, m, o: tk.mhc.mhc_pre_apply_mix_fwd(x, m, o), lambda: (bf16(T, 4, H), torch.rand(T, 4), bf16(T, H)), ("o",)
+        lambda tk, x, m, o: tk.mhc.mhc_pre_apply_mix_fwd(x, m, o),
+        lambda: (bf16(T, 4, H), torch.rand(T, 4), bf16(T, H)),
+        ("o",),
     ),
     "pre_split_mixes": Step(
         lambda tk, x, s, b, pre, post, comb: tk.mhc.mhc_pre_split_mixes_fwd(x, s, b, pre, post, comb, 2.0, 1e-6),
-        lambda: (torch.randn(T, 24), torch.rand(3), torch.randn(24), torch.zeros(T, 4), torch.zeros(T, 4), torch.zeros(T, 16)),
+        lambda: (
+            torch.randn(T, 24),
+            torch.rand(3),
+            torch.randn(24),
+            torch.zeros(T, 4),
+            torch.zeros(T, 4),
+            torch.zeros(T, 16),
+        ),
         ("pre", "post", "comb"),
     ),
     "sinkhorn": Step(
-        lambda tk, x, o: tk.mhc.mhc_sinkhorn_fwd(x, o, 20, 1e-6), lambda: (torch.randn(T, 4, 4), torch.zeros(T, 4, 4)), ("o",)
+        lambda tk, x, o: tk.mhc.mhc_sinkhorn_fwd(x, o, 20, 1e-6),
+        lambda: (torch.randn(T, 4, 4), torch.zeros(T, 4, 4)),
+        ("o",),
     ),
     "post": Step(
         lambda tk, x, r, p, c, o: tk.mhc.mhc_post_fwd(x, r, p, c, o),
@@ -137,17 +182,21 @@ STEPS: dict[str, Step] = {
     "engram_hash": Step(
         lambda tk, ids, m, sizes, offsets, mask: tk.engram.engram_hash(ids, m, sizes, offsets, mask),
         lambda: (
-            torch.randint(0, 1 << 17, (T, 3), dtype=torch.int32), torch.randint(0, 1 << 45, (2, 3)),
-            torch.randint(1 << 20, 1 << 21, (2, 2, 8), dtype=torch.int32), torch.zeros(2, 16, dtype=torch.int32), torch.rand(T) < 0.3,
+            torch.randint(0, 1 << 17, (T, 3), dtype=torch.int32),
+            torch.randint(0, 1 << 45, (2, 3)),
+            torch.randint(1 << 20, 1 << 21, (2, 2, 8), dtype=torch.int32),
+            torch.zeros(2, 16, dtype=torch.int32),
+            torch.rand(T) < 0.3,
         ),
-    ),  # fmt: skip
+    ),
     "engram_gate": Step(
         lambda tk, x, kv, w, mask: tk.engram.engram_gate_fwd(x, kv, w, 1e-5, 1e-6, False, mask, True),
         lambda: (bf16(T, 4, H), bf16(T, 5, H), torch.randn(4, H), torch.rand(T) < 0.3),
         ("x",),
     ),
     "reduce_fused": Step(
-        lambda tk, x, w, place: tk.torch.reduce_fused(x, w, place), lambda: (bf16(30, H), torch.rand(T, 6), torch.randint(-1, 30, (T, 6), dtype=torch.int32))
+        lambda tk, x, w, place: tk.torch.reduce_fused(x, w, place),
+        lambda: (bf16(30, H), torch.rand(T, 6), torch.randint(-1, 30, (T, 6), dtype=torch.int32)),
     ),
 }
 
@@ -190,7 +239,16 @@ def test_traced_results_are_the_eager_ones(tk: Any, name: str) -> None:
         assert torch.equal(a, b)
 
 
-LIMITS = {"per_token_cast": 16, "swiglu_and_cast": 24, "rope": 20, "gate": 105, "pre_big_fuse": 135, "engram_hash": 90, "engram_gate": 30, "norm": 12}
+LIMITS = {
+    "per_token_cast": 16,
+    "swiglu_and_cast": 24,
+    "rope": 20,
+    "gate": 105,
+    "pre_big_fuse": 135,
+    "engram_hash": 90,
+    "engram_gate": 30,
+    "norm": 12,
+}
 
 
 @pytest.mark.parametrize("name", LIMITS)

@@ -44,7 +44,15 @@ def run_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     def run(text: str, *folders: Path) -> str:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
         place = tmp_path_factory.mktemp("run")
-        done = subprocess.run([sys.executable, "-c", text], env=environment, cwd=place, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", text],
+            env=environment,
+            cwd=place,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 

@@ -61,7 +61,10 @@ print("@" + json.dumps(out))
 @pytest.fixture(scope="module")
 def answers(run_with: Callable[..., str], vendor_folder: Path) -> tuple[Any, Any]:
     """What the emitted and the installed real package say."""
-    found = [json.loads(next(line[1:] for line in run_with(DESCRIBE, *first).splitlines() if line.startswith("@"))) for first in ((vendor_folder,), ())]
+    found = [
+        json.loads(next(line[1:] for line in run_with(DESCRIBE, *first).splitlines() if line.startswith("@")))
+        for first in ((vendor_folder,), ())
+    ]
     assert found[0]["path"].startswith(str(vendor_folder)) and not found[1]["path"].startswith(str(vendor_folder))
     return found[0], found[1]
 
@@ -82,13 +85,22 @@ def test_spellings(answers: tuple[Any, Any]) -> None:
 def test_a_dtype_is_its_name(tl: Any) -> None:
     t = tl.language
     assert t.float32 == "float32" and hash(t.float32) == hash("float32") and isinstance(t.float32, str)
-    assert t.dtype(t.float32) is t.float32 and t.dtype(torch.float32) == t.float32 and t.float32.with_lanes(4) == "float32x4"
+    assert (
+        t.dtype(t.float32) is t.float32
+        and t.dtype(torch.float32) == t.float32
+        and t.float32.with_lanes(4) == "float32x4"
+    )
     assert {t.int8: 1}["int8"] == 1
 
 
 def test_numpy_names(tl: Any) -> None:
     numpy = pytest.importorskip("numpy", reason="NumPy is optional here")
-    for value, name in ((numpy.float32, "float32"), (numpy.dtype("int64"), "int64"), (numpy.bool_, "bool"), (numpy.uint8, "uint8")):
+    for value, name in (
+        (numpy.float32, "float32"),
+        (numpy.dtype("int64"), "int64"),
+        (numpy.bool_, "bool"),
+        (numpy.uint8, "uint8"),
+    ):
         assert tl.language.dtype(value) == name
 
 

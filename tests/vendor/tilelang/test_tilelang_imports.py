@@ -35,14 +35,30 @@ def test_decorators_keep_the_function_and_raise_when_it_is_asked_for(tl: Any) ->
     def kernel(x: t.int32) -> None:
         return None
 
-    assert factory.signature.parameters["hidden"].annotation == "int" and factory.pass_configs and factory.target == "ascend"
-    assert bare.mode == "auto" and macro.name == "macro" and macro.orig_func("x") == "x" and macro == macro and macro != called
+    assert (
+        factory.signature.parameters["hidden"].annotation == "int"
+        and factory.pass_configs
+        and factory.target == "ascend"
+    )
+    assert (
+        bare.mode == "auto"
+        and macro.name == "macro"
+        and macro.orig_func("x") == "x"
+        and macro == macro
+        and macro != called
+    )
     assert kernel.arg_names == ["x"] and kernel.__code__.co_name == "kernel"
     for name, call in (("factory", lambda: factory(4)), ("bare", lambda: bare(1)), ("macro", lambda: macro(1)), ("called", lambda: called(1)),
                        ("kernel", lambda: kernel(1)), ("kernel", lambda: kernel.get_tir()), ("float32", lambda: t.float32(1.0))):  # fmt: skip
         with pytest.raises(NotImplementedError, match=f"^{name}: {REASON}$"):
             call()
-    for call in (lambda: t.alloc_shared((1,), "int8"), lambda: t.copy(1, 2), lambda: t.Kernel(1), lambda: t.dynamic("n"), lambda: t.const("n")):
+    for call in (
+        lambda: t.alloc_shared((1,), "int8"),
+        lambda: t.copy(1, 2),
+        lambda: t.Kernel(1),
+        lambda: t.dynamic("n"),
+        lambda: t.const("n"),
+    ):
         with pytest.raises(NotImplementedError, match=REASON):
             call()
     with pytest.raises(NotImplementedError, match=REASON):
@@ -113,7 +129,9 @@ print("@" + json.dumps(found))
 """
 
 
-def test_the_real_references_import_on_the_emitted_packages(run_with: Callable[..., str], source_root: Callable[[str], Path], vendor_folder: Path) -> None:
+def test_the_real_references_import_on_the_emitted_packages(
+    run_with: Callable[..., str], source_root: Callable[[str], Path], vendor_folder: Path
+) -> None:
     text = REFERENCES.format(vendor=str(vendor_folder), real=str(source_root("tile_kernels")))
     assert len(json.loads(run_with(text, vendor_folder).splitlines()[-1].lstrip("@"))) == 9
 
@@ -158,10 +176,16 @@ print("@" + json.dumps([seen, failed]))
 """
 
 
-def test_every_interface_module_of_the_engine_imports(run_with: Callable[..., str], source_root: Callable[[str], Path], vendor_folder: Path) -> None:
+def test_every_interface_module_of_the_engine_imports(
+    run_with: Callable[..., str], source_root: Callable[[str], Path], vendor_folder: Path
+) -> None:
     root = Path(__file__).resolve().parents[3]
     engine = source_root("deepinfer")
-    text = ENGINE.format(vendor=str(vendor_folder), engine=str(engine), backend=str(root / "overrides" / "tilelang_ops"))
-    seen, failed = json.loads(run_with(text, vendor_folder, engine, root / "overrides" / "shared").splitlines()[-1].lstrip("@"))
+    text = ENGINE.format(
+        vendor=str(vendor_folder), engine=str(engine), backend=str(root / "overrides" / "tilelang_ops")
+    )
+    seen, failed = json.loads(
+        run_with(text, vendor_folder, engine, root / "overrides" / "shared").splitlines()[-1].lstrip("@")
+    )
     assert not failed, failed
     assert len(seen) >= 25

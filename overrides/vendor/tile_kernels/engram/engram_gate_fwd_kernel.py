@@ -26,7 +26,11 @@ def engram_gate_fwd(
     """
     assert not (inplace and save_for_backward), "in place, nothing is left for a backward pass"
     streams, hidden = hidden_states.shape[1:]
-    x, key, value = hidden_states.to(torch.float32), kv[:, :streams].to(torch.float32), kv[:, streams:].to(torch.float32)
+    x, key, value = (
+        hidden_states.to(torch.float32),
+        kv[:, :streams].to(torch.float32),
+        kv[:, streams:].to(torch.float32),
+    )
     rstd_x = (x.square().mean(-1) + eps).rsqrt_()
     rstd_k = (key.square().mean(-1) + eps).rsqrt_()
     dot = (x * weight_fused).mul_(key).sum(-1)

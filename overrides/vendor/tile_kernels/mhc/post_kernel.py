@@ -22,8 +22,18 @@ def mhc_post_fwd(
     assert post_layer_mix.dtype == comb_res_mix.dtype == torch.float32, "mixing weights are fp32"
     sequences, tokens, streams, hidden = residual.shape
     assert x.shape == (sequences, tokens, hidden), f"expected x of {(sequences, tokens, hidden)}, got {tuple(x.shape)}"
-    assert post_layer_mix.shape == (sequences, tokens, streams, 1), f"got post_layer_mix of {tuple(post_layer_mix.shape)}"
-    assert comb_res_mix.shape == (sequences, tokens, streams, streams), f"got comb_res_mix of {tuple(comb_res_mix.shape)}"
+    assert post_layer_mix.shape == (
+        sequences,
+        tokens,
+        streams,
+        1,
+    ), f"got post_layer_mix of {tuple(post_layer_mix.shape)}"
+    assert comb_res_mix.shape == (
+        sequences,
+        tokens,
+        streams,
+        streams,
+    ), f"got comb_res_mix of {tuple(comb_res_mix.shape)}"
     mixed = comb_res_mix.mT.matmul(residual.to(torch.float32))
     mixed.add_(x.unsqueeze(-2).to(torch.float32) * post_layer_mix)
     return mixed.to(torch.bfloat16) if out is None else out.copy_(mixed)

@@ -21,7 +21,9 @@ def mhc_pre_split_mixes_fwd(
     and ``post_layer_mix`` [tokens, n]: sigmoids plus ``mhc_pre_eps`` and times ``mhc_post_mult_value``. ``comb_res_mix``
     [tokens, n * n]: as it is.
     """
-    pre, post, comb = split_mixes(input_mixes, mhc_scale, mhc_base, pre_layer_mix.shape[-1], mhc_post_mult_value, mhc_pre_eps)
+    pre, post, comb = split_mixes(
+        input_mixes, mhc_scale, mhc_base, pre_layer_mix.shape[-1], mhc_post_mult_value, mhc_pre_eps
+    )
     pre_layer_mix.copy_(pre)
     post_layer_mix.copy_(post)
     comb_res_mix.copy_(comb)

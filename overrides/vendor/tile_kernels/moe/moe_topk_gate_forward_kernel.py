@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics.activations import sqrt_softplus
 from neuron_numerics.stable_topk import stable_topk
 
@@ -49,7 +50,9 @@ def moe_topk_gate_forward(
     - ``scores`` (fp32 [tokens, routed]): receives the scores without bias, 0 for tokens left out or drawn at random.
     """
     assert scoring_func == "sqrtsoftplus", f"expected 'sqrtsoftplus', got {scoring_func!r}"
-    assert logits.ndim == 2 and logits.is_contiguous() and logits.dtype == torch.float32, "expected contiguous fp32 logits"
+    assert (
+        logits.ndim == 2 and logits.is_contiguous() and logits.dtype == torch.float32
+    ), "expected contiguous fp32 logits"
     assert (image_token_mask is None) == (image_bias is None), "image_bias and image_token_mask go together"
     assert (to_physical_map is None) == (logical_count is None), "to_physical_map and logical_count go together"
     assert fix_routing_mask is None or unmapped_topk_idx is not None, "fix_routing_mask needs unmapped_topk_idx"
@@ -120,7 +123,9 @@ def _either(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Te
     return first | second
 
 
-def _physical(logical: torch.Tensor, to_physical_map: torch.Tensor, logical_count: torch.Tensor, ep_rank: int) -> torch.Tensor:
+def _physical(
+    logical: torch.Tensor, to_physical_map: torch.Tensor, logical_count: torch.Tensor, ep_rank: int
+) -> torch.Tensor:
     """Physical experts of ``logical`` (int32 [tokens, k], -1 stays): replica ``(ep_rank + token * step) mod count``."""
     tokens = logical.shape[0]
     known = logical.clamp_min(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+
 from neuron_numerics import stored_casts
 from neuron_numerics.layouts import ASCEND_PACK
 
@@ -51,7 +52,9 @@ def _transpose(
         stored0, stored1 = out[0].mT, out[1] if transpose_sf1 else out[1].mT
         for given, shape in ((stored0, shape0), (stored1, shape1)):
             assert given.dtype == ASCEND_PACK, f"scales are packed in int16, got {given.dtype}"
-            assert given.shape == shape and given.is_contiguous(), f"expected contiguous {shape}, got {tuple(given.shape)} {given.stride()}"
+            assert (
+                given.shape == shape and given.is_contiguous()
+            ), f"expected contiguous {shape}, got {tuple(given.shape)} {given.stride()}"
     by_columns = stored_casts.pack_columns(exponent, ASCEND_PACK).mT
     by_rows = stored_casts.pack_columns(exponent.mT, ASCEND_PACK).mT
     # Every scale covers ``block`` neighbours.

@@ -20,7 +20,10 @@ def cast(x: torch.Tensor, dtype: torch.dtype, stochastic_rounding: bool = False)
     assert x.is_contiguous(), "expected a contiguous tensor"
     if not stochastic_rounding:
         return x.to(dtype, copy=True)
-    assert (x.dtype, dtype) == (torch.float32, torch.bfloat16), f"stochastic rounding is fp32 to bf16, got {x.dtype} to {dtype}"
+    assert (x.dtype, dtype) == (
+        torch.float32,
+        torch.bfloat16,
+    ), f"stochastic rounding is fp32 to bf16, got {x.dtype} to {dtype}"
     assert x.numel() % 4 == 0, f"stochastic rounding takes whole groups of four values, got {x.numel()}"
     if x.numel() == 0:
         return torch.empty_like(x, dtype=dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics import casts, stored_casts
 from neuron_numerics.formats import QuantFormat, quant_format
 from neuron_numerics.layouts import ASCEND_PACK
@@ -60,7 +61,10 @@ def norm_forward_and_per_token_cast(
     the scales row-major), ``out_bf16``, ``residual_out``: buffers to write. ``mega_moe_sf`` and
     ``mega_moe_block_m`` belong to another device and are left alone, as on Ascend.
     """
-    assert (fmt, num_per_channels) == ("e4m3", _GROUP), f"expected e4m3 in groups of {_GROUP}, got {fmt} in {num_per_channels}"
+    assert (fmt, num_per_channels) == (
+        "e4m3",
+        _GROUP,
+    ), f"expected e4m3 in groups of {_GROUP}, got {fmt} in {num_per_channels}"
     assert x.shape[-1] % _GROUP == 0, f"expected rows of a multiple of {_GROUP} values, got {x.shape[-1]}"
     assert not use_packed_ue8m0 or round_sf, "packed scales are powers of two: round_sf"
     assert with_out_bf16 or out_bf16 is None, "out_bf16 needs with_out_bf16"
@@ -108,7 +112,9 @@ def _cast(x: torch.Tensor, form: QuantFormat) -> QuantTensor:
     """e4m3 values and row-major stored scales of ``x`` [.., hidden]."""
     if x.numel() == 0:
         groups = x.shape[-1] // _GROUP
-        width, dtype = (-(-groups // ASCEND_PACK.itemsize), ASCEND_PACK) if form.scale.name == "ue8m0" else (groups, torch.float32)
+        width, dtype = (
+            (-(-groups // ASCEND_PACK.itemsize), ASCEND_PACK) if form.scale.name == "ue8m0" else (groups, torch.float32)
+        )
         return x.to(torch.float8_e4m3fn), torch.empty((*x.shape[:-1], width), dtype=dtype, device=x.device)
     values, encoded = casts.cast_per_token(x, form, _GROUP)
     return values, stored_casts.pack_columns(encoded, ASCEND_PACK) if form.scale.name == "ue8m0" else encoded

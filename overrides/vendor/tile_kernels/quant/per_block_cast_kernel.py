@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics import stored_casts
 from neuron_numerics.stored_casts import Target
 
@@ -60,7 +61,9 @@ def per_block_cast_with_precomputed_sf(
     return stored_casts.cast_by_scales(x, _target(x, fmt, block_size, False, round_sf, False), sf, out)
 
 
-def _target(x: torch.Tensor, fmt: str, block: tuple[int, int], column_major: bool, round_sf: bool, packed: bool) -> Target:
+def _target(
+    x: torch.Tensor, fmt: str, block: tuple[int, int], column_major: bool, round_sf: bool, packed: bool
+) -> Target:
     assert x.ndim == 2 and x.is_contiguous(), "expected a contiguous matrix"
     assert x.shape[0] % 128 == 0 and x.shape[1] % 128 == 0, f"expected multiples of 128, got {tuple(x.shape)}"
     floor = get_amax_clamp_for_quant(fmt, False)

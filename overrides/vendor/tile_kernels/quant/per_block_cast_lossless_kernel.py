@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics import casts, e2m1
-from neuron_numerics.layouts import ScaleLayout, empty_scales, layout_of, read_scales, write_scales
 from neuron_numerics.formats import POW2, UE8M0
+from neuron_numerics.layouts import ScaleLayout, empty_scales, layout_of, read_scales, write_scales
 
 from .types import QuantTensor
 
@@ -34,7 +35,10 @@ def per_block_cast_lossless(
     assert values.ndim == 2 and values.is_contiguous(), "expected a contiguous matrix"
     assert rows % 128 == 0 and columns % 128 == 0, f"expected multiples of 128, got {(rows, columns)}"
     bm, bk = out_block_size[0] // x_block_size[0], out_block_size[1] // x_block_size[1]
-    assert (bm * x_block_size[0], bk * x_block_size[1]) == out_block_size, "an output block is made of whole input blocks"
+    assert (
+        bm * x_block_size[0],
+        bk * x_block_size[1],
+    ) == out_block_size, "an output block is made of whole input blocks"
     layout = ScaleLayout(use_tma_aligned_col_major_sf, use_packed_ue8m0)
     scale_format = UE8M0 if use_packed_ue8m0 else POW2
     shape = (-(-rows // out_block_size[0]), -(-columns // out_block_size[1]))
@@ -46,7 +50,9 @@ def per_block_cast_lossless(
     tiles = torch.nn.functional.pad(exponent, (0, -exponent.shape[1] % bk, 0, -exponent.shape[0] % bm))
     largest = tiles.unflatten(1, (-1, bk)).unflatten(0, (-1, bm)).amax((1, 3))
     lowered = (largest - _HEADROOM).clamp_min_(0)
-    factor = (exponent - casts.expand_blocks(lowered, (bm, bk), (exponent.shape[0], exponent.shape[1])) + 127) << _EXPONENT_SHIFT
+    factor = (
+        exponent - casts.expand_blocks(lowered, (bm, bk), (exponent.shape[0], exponent.shape[1])) + 127
+    ) << _EXPONENT_SHIFT
     scaled = e2m1.decode(values).mul_(casts.expand_blocks(factor.view(torch.float32), x_block_size, (rows, columns)))
     write_scales(out_sf, lowered if use_packed_ue8m0 else (lowered << _EXPONENT_SHIFT).view(torch.float32), layout)
     return scaled.to(torch.float8_e4m3fn), out_sf

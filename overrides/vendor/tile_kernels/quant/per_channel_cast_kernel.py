@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics import stored_casts
 
 from ..config import get_amax_clamp_for_quant
@@ -29,7 +30,9 @@ def per_channel_cast(
     assert data.ndim == 2 and data.is_contiguous(), "expected a contiguous matrix"
     assert data.shape[0] % 128 == 0 and data.shape[1] % 128 == 0, f"expected multiples of 128, got {tuple(data.shape)}"
     if isinstance(x, tuple):
-        assert num_per_channels in (32, 128) and data.dtype == torch.float8_e4m3fn, "a quantised input is e4m3 in groups of 32 or 128"
+        assert (
+            num_per_channels in (32, 128) and data.dtype == torch.float8_e4m3fn
+        ), "a quantised input is e4m3 in groups of 32 or 128"
     floor = get_amax_clamp_for_quant(fmt, False)
     to = stored_casts.target(fmt, (num_per_tokens, 1), floor, round_sf=round_sf, packed=use_packed_ue8m0)
     block = None if num_per_channels is None else (1, num_per_channels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics import stored_casts
 from neuron_numerics.stored_casts import Target
 

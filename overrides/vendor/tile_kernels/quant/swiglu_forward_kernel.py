@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics import stored_casts
 from neuron_numerics.expanded_rows import valid_rows
 
@@ -28,7 +29,12 @@ def swiglu_forward_and_per_token_cast(
     Returns e4m3 [tokens, hidden] and scales [tokens, hidden / group], options as in ``per_token_cast``. Rows between the experts
     of the expanded layout hold whatever their input gives.
     """
-    assert (fmt, num_per_channels) in (("e4m3", 128), ("e4m3", 32), ("bf16", None), ("fp32", None)), f"no such cast: {fmt}, {num_per_channels}"
+    assert (fmt, num_per_channels) in (
+        ("e4m3", 128),
+        ("e4m3", 32),
+        ("bf16", None),
+        ("fp32", None),
+    ), f"no such cast: {fmt}, {num_per_channels}"
     y = _swiglu(x, psum_num_tokens_per_expert, topk_weights, routed_scaling_factor, clamp_value, clamped_count)
     if fmt != "e4m3":
         return y.to(torch.bfloat16 if fmt == "bf16" else torch.float32)
@@ -88,7 +94,9 @@ def _swiglu(
     return y
 
 
-def _count_clamped(count: torch.Tensor, left: torch.Tensor, right: torch.Tensor, bound: float, psum: torch.Tensor | None) -> None:
+def _count_clamped(
+    count: torch.Tensor, left: torch.Tensor, right: torch.Tensor, bound: float, psum: torch.Tensor | None
+) -> None:
     rows, columns = left.shape
     seen = torch.stack([(side).sum(1, dtype=torch.int32) for side in (left > bound, right > bound, right < -bound)], 1)
     ones = torch.full((rows, 1), columns, dtype=torch.int32, device=left.device)

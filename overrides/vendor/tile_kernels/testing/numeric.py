@@ -21,7 +21,9 @@ def assert_equal(
     """
     assert not check_dtype or x.dtype == y.dtype, f"dtypes differ: {x.dtype} and {y.dtype}"
     assert not check_shape or x.shape == y.shape, f"shapes differ: {tuple(x.shape)} and {tuple(y.shape)}"
-    assert not check_stride or x.numel() == 0 or x.stride() == y.stride(), f"strides differ: {x.stride()} and {y.stride()}"
+    assert (
+        not check_stride or x.numel() == 0 or x.stride() == y.stride()
+    ), f"strides differ: {x.stride()} and {y.stride()}"
     assert x.device == y.device, f"devices differ: {x.device} and {y.device}"
     first, second = _bytes(x), _bytes(y)
     assert first.shape == second.shape, f"sizes differ: {tuple(x.shape)} of {x.dtype} and {tuple(y.shape)} of {y.dtype}"
@@ -60,7 +62,9 @@ def check_bias(x: torch.Tensor, ref_x: torch.Tensor) -> None:
     # NEURON: host sync a comparison ends on the host
     below, level = (x < ref_x).sum(dtype=torch.int32).item(), (x == ref_x).sum(dtype=torch.int32).item()
     share = (below + level / 2) / count
-    assert abs(share - 0.5) < 10 / math.sqrt(count), f"{share:.4f} of {count} values lie below: {below} below, {level} equal"
+    assert abs(share - 0.5) < 10 / math.sqrt(
+        count
+    ), f"{share:.4f} of {count} values lie below: {below} below, {level} equal"
 
 
 def count_bytes(*tensors) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+
 from neuron_numerics import e2m1, stored_casts
 from neuron_numerics.layouts import ASCEND_PACK, ScaleLayout, read_scales
 
@@ -41,7 +42,9 @@ def cast_back(x: QuantTensor, fmt: str, block_size: tuple[int, int] = (32, 32)) 
     assert values.dtype in (torch.float8_e4m3fn, torch.int8), f"expected e4m3 or e2m1, got {values.dtype}"
     dtype = torch.float32 if fmt == "fp32" else torch.bfloat16
     if values.shape[0] == 0:
-        return torch.empty((0, values.shape[1] * (2 if values.dtype == torch.int8 else 1)), dtype=dtype, device=values.device)
+        return torch.empty(
+            (0, values.shape[1] * (2 if values.dtype == torch.int8 else 1)), dtype=dtype, device=values.device
+        )
     return stored_casts.read_values(x, block_size, dtype)
 
 

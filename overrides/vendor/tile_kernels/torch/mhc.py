@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics.hyper_connections import sinkhorn, split_mixes
 
 from ..mhc.post_kernel import mhc_post_fwd
@@ -61,12 +62,14 @@ def mhc_pre_norm_fn_ref(
     return torch.nn.functional.linear(wide, weight).mul_(rstd)
 
 
-def mhc_pre_norm_fn_partials_ref(residual: torch.Tensor, fn: torch.Tensor, n_splits: int) -> tuple[torch.Tensor, torch.Tensor]:
+def mhc_pre_norm_fn_partials_ref(
+    residual: torch.Tensor, fn: torch.Tensor, n_splits: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Products and squares of ``mhc_pre_norm_fn_ref``, each in ``n_splits`` partial sums over the width.
 
     fp32 [splits, a * b, 1, outputs] and [splits, a * b, 1].
     """
-    outputs, width = fn.shape
+    width = fn.shape[1]
     part = width // n_splits
     used = part * n_splits
     wide = residual.to(torch.float32).reshape(-1, width)[:, :used].unflatten(1, (n_splits, part)).transpose(0, 1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 
-def mask_indices_by_tp(indices: torch.Tensor, n: int, num_ep_ranks: int, tp_rank: int, num_tp_ranks: int) -> torch.Tensor:
+def mask_indices_by_tp(
+    indices: torch.Tensor, n: int, num_ep_ranks: int, tp_rank: int, num_tp_ranks: int
+) -> torch.Tensor:
     """Expert ``indices`` (of ``n``, over ``num_ep_ranks`` ranks) in the numbering of one tensor-parallel rank.
 
     Ranks stand in rows of ``num_tp_ranks``; experts of other columns than ``tp_rank`` become -1, as negative ones do.

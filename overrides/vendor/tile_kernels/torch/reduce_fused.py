@@ -33,7 +33,11 @@ def reduce_fused(
     for column in range(count):
         place = token_topk_to_pos[:, column]
         row = place.clamp_min(0)
-        factor = torch.ones((tokens,), dtype=torch.float32, device=values.device) if topk_weights is None else topk_weights[:, column]
+        factor = (
+            torch.ones((tokens,), dtype=torch.float32, device=values.device)
+            if topk_weights is None
+            else topk_weights[:, column]
+        )
         if factors is not None:
             factor = factor * factors[row]
         added = elementwise_fma(values[row].to(torch.float32), factor.unsqueeze(1), total)

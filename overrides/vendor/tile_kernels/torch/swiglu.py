@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics.expanded_rows import valid_rows
 
 from ..config import get_token_alignment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from neuron_numerics.activations import sqrt_softplus
 from neuron_numerics.stable_topk import stable_topk as _stable_topk
 

@@ -29,9 +29,13 @@ def apply_rotary(
     if positions is None:
         rows = cos_sin_cache[seqlen_offset : seqlen_offset + query.shape[-3]]
     else:
-        assert positions.shape == query.shape[:-2], f"expected positions of {tuple(query.shape[:-2])}, got {tuple(positions.shape)}"
+        assert (
+            positions.shape == query.shape[:-2]
+        ), f"expected positions of {tuple(query.shape[:-2])}, got {tuple(positions.shape)}"
         place = positions.reshape(-1)
-        rows = cos_sin_cache.index_select(0, place + seqlen_offset if seqlen_offset else place).unflatten(0, positions.shape)
+        rows = cos_sin_cache.index_select(0, place + seqlen_offset if seqlen_offset else place).unflatten(
+            0, positions.shape
+        )
     cosine, sine = rows.unsqueeze(-2).chunk(2, -1)
     if conjugate:
         sine = -sine
@@ -44,10 +48,11 @@ def apply_rotary(
 
 def _rotated(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, interleaved: bool) -> torch.Tensor:
     """``x`` [.., heads, width] rotated, in fp32; ``cosine`` and ``sine`` [.., 1, width / 2]."""
-    if interleaved:
-        # One pass makes fp32 neighbours; strided bf16 operands would be widened in each product.
-        first, second = x.unflatten(-1, (-1, 2)).to(torch.float32).unbind(-1)
-    else:
+    if not interleaved:
         first, second = x.chunk(2, -1)
-    turned = (first * cosine).sub_(second * sine), (first * sine).add_(second * cosine)
-    return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+        return torch.cat(((first * cosine).sub_(second * sine), (first * sine).add_(second * cosine)), -1)
+    # Whole rows and their swapped neighbours, rather than every second value.
+    wide = x.to(torch.float32)
+    swapped = wide.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    swapped.mul_(torch.stack((-sine, sine), -1).flatten(-2))
+    return (wide * torch.stack((cosine, cosine), -1).flatten(-2)).add_(swapped)

@@ -27,7 +27,12 @@ class JITImpl:
         func: Callable[..., Any],
     ) -> None:
         """Keep the factory and its options."""
-        self.out_idx, self.execution_backend, self.target, self.target_host = out_idx, execution_backend, target, target_host
+        self.out_idx, self.execution_backend, self.target, self.target_host = (
+            out_idx,
+            execution_backend,
+            target,
+            target_host,
+        )
         self.verbose, self.pass_configs, self.debug_root_path = verbose, pass_configs, debug_root_path
         self.compile_flags, self.func_source, self.signature = compile_flags, func_source, signature
         self.mode, self.func = mode, func

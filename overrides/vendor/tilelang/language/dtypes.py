@@ -50,12 +50,30 @@ _STORAGE = {
     "uint4": torch.uint8,
 }
 _TORCH_NAMES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16 float8_e4m3fn float8_e4m3fnuz "
-    "float8_e5m2 float8_e5m2fnuz float8_e8m0fnu".split()
+    [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ]
 )
 
 
-class dtype(builtins.str):  # noqa: N801
+class dtype(builtins.str):
     """A dtype by its name, ``float32`` or ``float32x4``; equal to that string.
 
     Made of a name, a torch dtype, a NumPy dtype or ``bool``, ``int``, ``float``.
@@ -77,7 +95,7 @@ class dtype(builtins.str):  # noqa: N801
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Not here: it makes an expression of a kernel."""
-        raise NotImplementedError(f"{builtins.str(self)}: not supported on Neuron (basic mode)")
+        raise NotImplementedError(f"{self!s}: not supported on Neuron (basic mode)")
 
     @property
     def type_code(self) -> builtins.int:
@@ -106,7 +124,7 @@ class dtype(builtins.str):  # noqa: N801
 
     def with_lanes(self, lanes: builtins.int) -> dtype:
         """A vector of this scalar."""
-        return dtype(f"{builtins.str(self)}x{lanes}" if lanes > 1 else builtins.str(self))
+        return dtype(f"{self!s}x{lanes}" if lanes > 1 else builtins.str(self))
 
     def as_torch(self) -> torch.dtype | None:
         """Torch's dtype of it, or of its storage; None for a handle.
@@ -202,7 +220,9 @@ def is_f8f6f4_family(value: Any) -> builtins.bool:
     return found.is_float4() or (found.bits in (6, 8) and found.startswith(f"float{found.bits}"))
 
 
-def validate_gemm_ab_dtypes(a_dtype: Any, b_dtype: Any, *, a_in_tmem: builtins.bool = False, allow_f8f6f4_mixed: builtins.bool = False) -> None:
+def validate_gemm_ab_dtypes(
+    a_dtype: Any, b_dtype: Any, *, a_in_tmem: builtins.bool = False, allow_f8f6f4_mixed: builtins.bool = False
+) -> None:
     """Say whether a product may take operands of two dtypes: equal ones, or two small floats where they may be mixed.
 
     Raises:

@@ -30,9 +30,15 @@ def pytest_addoption(parser):
     parser.addoption("--benchmark-output", default=None, help="file to append each result to (JSON lines)")
     parser.addoption("--benchmark-verbose", action="store_true", default=False, help="show every figure of a result")
     parser.addoption(
-        "-K", "--key-filter", action="append", default=[], help="regular expressions over test names, joined by and, or, not; repeatable"
+        "-K",
+        "--key-filter",
+        action="append",
+        default=[],
+        help="regular expressions over test names, joined by and, or, not; repeatable",
     )
-    parser.addoption("--refresh-baseline", action="store_true", default=False, help="write the results into the baselines")
+    parser.addoption(
+        "--refresh-baseline", action="store_true", default=False, help="write the results into the baselines"
+    )
 
 
 def pytest_configure(config):
@@ -91,7 +97,9 @@ def pytest_sessionfinish(session, exitstatus):
         config._tk_refreshed = _refresh(results)
         return
     mode = os.environ.get("TK_BENCHMARK_FAIL_MODE", "regression").strip().lower()
-    if (slower and mode in ("regression", "missing-regression")) or (missing and mode in ("missing", "missing-regression")):
+    if (slower and mode in ("regression", "missing-regression")) or (
+        missing and mode in ("missing", "missing-regression")
+    ):
         session.exitstatus = 1
 
 
@@ -103,7 +111,11 @@ def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.section("Benchmarks")
     for row in sorted(results, key=_name):
         base = baselines.get(_name(row))
-        text = f"{row['time_us']:12.1f} us  " + (f"{row['time_us'] / base['time_us']:6.2f}x" if base else "    new") + f"  {_name(row)}"
+        text = (
+            f"{row['time_us']:12.1f} us  "
+            + (f"{row['time_us'] / base['time_us']:6.2f}x" if base else "    new")
+            + f"  {_name(row)}"
+        )
         if config.getoption("--benchmark-verbose"):
             figures = {"bandwidth_gbs": row.get("bandwidth_gbs"), **row.get("extras", {})}
             text += "".join(f"  {key}={value}" for key, value in figures.items() if value is not None)
@@ -140,7 +152,9 @@ def benchmark_record(request):
         if bandwidth_gbs is not None:
             row["bandwidth_gbs"] = round(bandwidth_gbs, 4)
         if extras:
-            row["extras"] = {key: round(value, 4) if isinstance(value, float) else value for key, value in extras.items()}
+            row["extras"] = {
+                key: round(value, 4) if isinstance(value, float) else value for key, value in extras.items()
+            }
         print(f"  {_name(row)}: {time_us:.1f} us")
         output = config.getoption("--benchmark-output")
         if output:
@@ -148,7 +162,10 @@ def benchmark_record(request):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         config._tk_results.append(row)
         if _compared([row], baselines)[0]:
-            warnings.warn(f"{_name(row)}: {time_us:.1f} us, its baseline is {baselines[_name(row)]['time_us']:.1f} us", stacklevel=2)
+            warnings.warn(
+                f"{_name(row)}: {time_us:.1f} us, its baseline is {baselines[_name(row)]['time_us']:.1f} us",
+                stacklevel=2,
+            )
 
     return record
 
@@ -175,6 +192,7 @@ def _repeat(fn: Callable[[], object], budget: float) -> tuple[float, int]:
         fn()
         calls += 1
         if torch.accelerator.is_available():
+            # NEURON: host sync a timer waits for what it times
             torch.accelerator.synchronize()
         seconds = time.perf_counter() - begin
         if seconds >= budget:
@@ -211,7 +229,9 @@ def _matcher(text: str) -> Callable[[str], bool]:
 
 def _name(row: dict) -> str:
     """What tells a result from others: kernel, operation and parameters."""
-    given = row.get("param_id") or ",".join(f"{key}={value}" for key, value in sorted((row.get("params") or {}).items()))
+    given = row.get("param_id") or ",".join(
+        f"{key}={value}" for key, value in sorted((row.get("params") or {}).items())
+    )
     return f"{row['kernel']}/{row['operation']}[{given or None}]"
 
 
@@ -228,7 +248,9 @@ def _lines(path: Path) -> Iterable[dict]:
 
 def _baseline_folder() -> str | None:
     tests = get_tests_dir()
-    return os.environ.get("TK_BENCHMARK_BASELINES_DIR") or (os.path.join(tests, "benchmark_baselines") if tests else None)
+    return os.environ.get("TK_BENCHMARK_BASELINES_DIR") or (
+        os.path.join(tests, "benchmark_baselines") if tests else None
+    )
 
 
 def _baselines() -> dict[str, dict]:

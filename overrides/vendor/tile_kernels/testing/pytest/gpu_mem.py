@@ -23,9 +23,13 @@ _MIB = 1 << 20
 def pytest_addoption(parser):
     """Add ``--gpu-mem-output``, ``--refresh-mem``, ``--gpu-mem-threshold`` and ``--gpu-mem-flush-interval``."""
     parser.addoption("--gpu-mem-output", default=None, help="file to append each test's peak memory to (JSON lines)")
-    parser.addoption("--refresh-mem", action="store_true", default=False, help="write the measured peaks into the profiles")
+    parser.addoption(
+        "--refresh-mem", action="store_true", default=False, help="write the measured peaks into the profiles"
+    )
     parser.addoption("--gpu-mem-threshold", default=15000.0, type=float, help="MB above which a test counts as large")
-    parser.addoption("--gpu-mem-flush-interval", default=300.0, type=float, help="accepted; profiles are written at the end of a run")
+    parser.addoption(
+        "--gpu-mem-flush-interval", default=300.0, type=float, help="accepted; profiles are written at the end of a run"
+    )
 
 
 def pytest_configure(config):
@@ -72,7 +76,9 @@ def pytest_runtest_makereport(item, call):
         item._tk_peak = max(_peak() - getattr(item, "_tk_memory_before", 0), 0) / _MIB
     elif not getattr(item, "_tk_test_failed", False) and hasattr(item, "_tk_peak") and _key(item) is not None:
         with open(output, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"test_id": _key(item), "peak_gpu_mb": round(item._tk_peak, 1)}, ensure_ascii=False) + "\n")
+            file.write(
+                json.dumps({"test_id": _key(item), "peak_gpu_mb": round(item._tk_peak, 1)}, ensure_ascii=False) + "\n"
+            )
 
 
 def pytest_sessionfinish(session, exitstatus):
@@ -91,7 +97,11 @@ def pytest_sessionfinish(session, exitstatus):
     for name in files:
         path = Path(folder) / (name.removesuffix(".py") + ".jsonl")
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [{"test_id": test, "peak_gpu_mb": peak} for test, peak in sorted(merged.items()) if test.partition("::")[0] == name]
+        rows = [
+            {"test_id": test, "peak_gpu_mb": peak}
+            for test, peak in sorted(merged.items())
+            if test.partition("::")[0] == name
+        ]
         part = path.with_suffix(".jsonl.tmp")
         part.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
         part.replace(path)
@@ -153,6 +163,7 @@ def _records(config) -> dict[str, float]:
 
 def _memory():
     """The accelerator's module of memory figures, None when there is none."""
+    # porter: ignore[PT101] it asks which device there is
     found = torch.accelerator.current_accelerator(check_available=True)
     module = None if found is None else getattr(torch, found.type, None)
     return module if hasattr(module, "max_memory_allocated") and hasattr(module, "reset_peak_memory_stats") else None
