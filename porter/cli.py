@@ -356,7 +356,9 @@ def verify(
     flavour: Annotated[str, typer.Option("--flavour", help="Platform that upstream's tests see: npu or gpu.")] = "npu",
     device: Annotated[str, typer.Option("--device", help="Torch device under test.")] = "cpu",
     full: Annotated[bool, typer.Option("--full", help="Upstream's own sizes, under memory and time caps.")] = False,
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Processes; by default one a processor, four at most.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", help="Processes; by default one a processor, four at most.")
+    ] = None,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")

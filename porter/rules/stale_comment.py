@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from porter.rules.base import Problem, Rule, RuleContext, examples
 from porter.rules.index_dtype import wide_creations
 from porter.rules.source import SourceFile, wide_reason
-from porter.rules.syncs import syncs
+from porter.rules.syncs import possible_syncs, syncs
 
 
 def check(file: SourceFile, context: RuleContext) -> Iterator[Problem]:
     """Comments that mark nothing."""
-    used = {mark.line for sync in syncs(file) for mark in file.sync_marks(sync.node)}
+    places = [*(sync.node for sync in syncs(file)), *possible_syncs(file)]
+    used = {mark.line for node in places for mark in file.sync_marks(node)}
     for comment in file.all_sync_marks():
         if comment.line not in used:
             yield Problem(
@@ -56,6 +57,8 @@ RULE = Rule(
     valid=examples(
         "# NEURON: host sync: sizes come from the scheduler\nn = x.item()\n",
         "n = x.tolist()  # NEURON: host sync\n",
+        "# NEURON: host sync\nn = int(gather(x)[0].max())\n",
+        "# NEURON: host sync\ny = table.index_select(0, place).to(x.device)\n",
         "import torch\n# NEURON: 64-bit: torch.gather takes no other index\ny = x.to(torch.int64)\n",
         "# A comment of another kind: NEURON has no host sync here.\ny = x + 1\n",
     ),
@@ -63,6 +66,8 @@ RULE = Rule(
         "# NEURON: host sync\ny = x + 1\n",
         "y = x + 1  # NEURON: host sync: gone\n",
         "# NEURON: host sync\n\nn = x.item()\n",
+        "# NEURON: host sync\nn = int(3)\n",
+        "import torch\n# NEURON: host sync\ny = x.to(torch.float32)\n",
         "import torch\n# NEURON: 64-bit\ny = x.to(torch.int64)\n",
         "# NEURON: 64-bit: no longer\ny = x + 1\n",
     ),

@@ -65,6 +65,20 @@ def syncs(file: SourceFile) -> Iterator[Sync]:
             yield Sync(node, "a tensor in an f-string", "show its shape and dtype instead of its values")
 
 
+def possible_syncs(file: SourceFile) -> Iterator[cst.Call]:
+    """Calls that make the host wait if what they get is a tensor, or is moved to the host: nobody can tell from the text.
+
+    Not worth a finding, but reason enough for a comment that says so.
+    """
+    for node in file.of(cst.Call):
+        word, owner = file.method(node)
+        if isinstance(node.func, cst.Name) and node.func.value in _CONVERSIONS:
+            if any(file.value(one.value).tensor is None for one in node.args):
+                yield node
+        elif word == "to" and owner is not None and any("device" in file.dotted(one.value) for one in node.args):
+            yield node
+
+
 def _call(node: cst.Call, file: SourceFile) -> Iterator[Sync]:
     name = file.torch(node.func)
     if name in _TORCH and not _sized(name, node):

@@ -84,6 +84,8 @@ def _bindings(package: str, root: Path, facts: Mapping[str, ModuleFacts], declar
         bindings = read_extension(root, module)
         bindings = declared(bindings, read_stub(root, module))
         if declarations is not None:
-            bindings = declared(bindings, read_stub(declarations, module, label=f"{declarations.parent.name}/{declarations.name}/"))
+            bindings = declared(
+                bindings, read_stub(declarations, module, label=f"{declarations.parent.name}/{declarations.name}/")
+            )
         found[module] = bindings
     return found

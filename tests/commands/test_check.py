@@ -140,7 +140,9 @@ def test_members_of_compiled_classes_can_be_called(synced: Mini) -> None:
     assert synced.run("sync").code == 0
     text = synced.read("generated/deepinfer/neuron_ops/vendor/deep_gemm/_C.py")
     assert "def wait(self, seconds: float = 1.0) -> None:" in text and "def done(self) -> bool:" in text
-    synced.write("overrides/vendor/deep_gemm/_C.py", '''
+    synced.write(
+        "overrides/vendor/deep_gemm/_C.py",
+        '''
         """Upstream's ``deep_gemm._C``."""
 
 
@@ -154,7 +156,8 @@ def test_members_of_compiled_classes_can_be_called(synced: Mini) -> None:
 
             def wait(self, seconds: float = 1.0) -> None:
                 """Nothing to wait for."""
-        ''')
+        ''',
+    )
     synced.edit("porter.toml", ' "deep_gemm.Event",', "")
     synced.run("sync")
     assert set(codes(synced)) == {"PT023"}

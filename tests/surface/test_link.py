@@ -553,7 +553,10 @@ def test_extension_names() -> None:
     assert (fast.module, fast.qualname, fast.path, fast.line, fast.aliases) == ("p._C", "fast", "csrc/api.cpp", 7, ())
     assert symbol(found, "p.other").aliases == ("p.a.fast2", "p.fast2")
     wait = symbol(found, "p.Handle.wait")
-    assert (wait.qualname, [p.name for p in (wait.signature or Signature()).parameters]) == ("Handle.wait", ["self", "x"])
+    assert (wait.qualname, [p.name for p in (wait.signature or Signature()).parameters]) == (
+        "Handle.wait",
+        ["self", "x"],
+    )
     assert module(found, "p._C").extension
     assert shown(found, "p") == {"fast": "p.fast", "Handle": "p.Handle", "wrapped": "p.a.wrapped", "fast2": "p.other"}
 

@@ -671,6 +671,7 @@ class EPBuffer(BufferBase):
 
 
 def _version(tensor: torch.Tensor) -> int | None:
+    # porter: ignore[PT103] two flags of the host's own, no value of a tensor
     return None if torch.compiler.is_compiling() or tensor.is_inference() else tensor._version
 
 

@@ -12,6 +12,7 @@ _E4M3_MAX = 448.0
 
 def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
     """How far two tensors of one shape are apart, 0 for equal ones: one minus the cosine-like ratio of both plus one."""
+    # porter: ignore[PT110] a comparison of tests: upstream's limits go below fp32's own noise
     a, b = (value.double() + 1 for value in (x, y))
     # NEURON: host sync
     return float(1 - 2 * (a * b).sum() / (a.square() + b.square()).sum())
@@ -53,7 +54,9 @@ def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor) -> torch.Te
     assert x_fp8.dim() == 2, f"expected [m, n], got {tuple(x_fp8.shape)}"
     rows, columns = x_fp8.shape
     if x_scales.dtype == torch.int32:
-        x_scales = (x_scales.clone(memory_format=torch.contiguous_format).view(torch.uint8).to(torch.int32) << 23).view(torch.float32)
+        x_scales = (x_scales.clone(memory_format=torch.contiguous_format).view(torch.uint8).to(torch.int32) << 23).view(
+            torch.float32
+        )
     scale = x_scales.reshape(rows, -1, 1)
     values = torch.nn.functional.pad(x_fp8.to(torch.float32), (0, -columns % _GROUP)).view(rows, -1, _GROUP)
     return (values * scale).flatten(1)[:, :columns].to(torch.bfloat16).contiguous()
@@ -68,9 +71,12 @@ def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
     kept = min(num_slots, x.shape[1])
     count = torch.zeros((x.shape[0], num_slots + 1), dtype=x.dtype, device=x.device)
     count.scatter_add_(1, x.masked_fill(x < 0, num_slots), torch.ones_like(x))
+    # porter: ignore[PT122] a helper of tests on host tensors
     frequency, slot = count[:, :num_slots].sort(dim=1, descending=True)
+    # porter: ignore[PT122] a helper of tests on host tensors
     ordered = slot.masked_fill(frequency == 0, -1).sort(dim=1, descending=True).values
     x.fill_(-1)
+    # porter: ignore[PT121] a helper of tests on host tensors
     x[:, :kept] = ordered[:, :kept]
 
 
@@ -85,7 +91,7 @@ def create_grouped_scores(scores: torch.Tensor, group_idx: torch.Tensor, num_gro
 def hash_tensor(t: torch.Tensor) -> int:
     """The sum of a tensor's int32 words."""
     # NEURON: host sync
-    return int(t.view(torch.int32).sum())
+    return int(t.view(torch.int32).sum())  # NEURON: 64-bit: the sum of all words, on the host
 
 
 def hash_tensors(*tensors: Any) -> int:

@@ -34,12 +34,12 @@ def remainder(value: Words, divisor: torch.Tensor) -> torch.Tensor:
     """``value`` modulo ``divisor`` (positive int32), not negative, int32; shapes broadcast."""
     high, low = value
     wide = divisor.to(torch.float32)
-    left = (high >> 16) % divisor
-    for piece in (high & _HALF, (low >> 16) & _HALF, low & _HALF):
+    left = high % divisor
+    for piece in ((low >> 16) & _HALF, low & _HALF):
         # ``left`` is below the divisor, so the quotient is below 2**16 and fp32 knows it to 2**-6. Estimated from above, it is
         # right or one too large, and the wrapped difference lies between plus and minus the divisor.
-        quotient = ((left.to(torch.float32) * _BASE + piece.to(torch.float32)) / wide + _BIAS).to(torch.int32)
-        left = (left << 16) + piece - quotient * divisor
+        quotient = torch.add(piece, left.to(torch.float32), alpha=_BASE).div_(wide).add_(_BIAS).to(torch.int32)
+        left = (left << 16).add_(piece).sub_(quotient.mul_(divisor))
         left = torch.where(left < 0, left + divisor, left)
     return left
 

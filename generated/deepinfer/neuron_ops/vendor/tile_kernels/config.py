@@ -66,11 +66,12 @@ def is_ascend() -> bool:
 @functools.lru_cache(maxsize=1)
 def get_device() -> str:
     """Type of the accelerator that torch found, or of torch's default device when it found none."""
+    # porter: ignore[PT101] it asks which device there is
     found = torch.accelerator.current_accelerator(check_available=True)
     return torch.get_default_device().type if found is None else found.type
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def get_device_num_sms() -> int:
     """How many units callers may share out; see ``set_num_sms``."""
     return _DEVICE_NUM_SMS
@@ -93,7 +94,7 @@ def get_num_vec_cores() -> int:
     return get_num_sms() * 2
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def get_max_ub_per_vector_core(use_simt: bool = True) -> int:
     """Bytes of a vector unit's buffer as Ascend states them; kernels here do not tile by it."""
     return _UB_SIMT if use_simt else _UB_SIMD

@@ -207,6 +207,7 @@ class EngramBuffer(BufferBase):
             self._sf_dtype = sfs[0].dtype
             sf_bytes = align(self._packs * sfs[0].itemsize, 4)
         words = (self._hidden * self._item_bytes + sf_bytes) // 4
+        # porter: ignore[PT101] the caller asks for a table on the host
         device = torch.device("cpu") if self.use_cpu_rdma_storage else storages[0].device
         self._table = torch.empty((sum(self._entries), words), dtype=torch.int32, device=device)
         first = 0

@@ -33,7 +33,7 @@ def mhc_pre_big_fuse_fwd(
     ``mhc_pre_split_mixes_fwd``. Written in place: ``post_mix`` (fp32 [tokens, 4]), ``comb_mix`` (fp32 [tokens, 16]) and
     ``layer_input`` (bf16 [tokens, hidden]).
     """
-    tokens, streams, hidden = residual.shape
+    _, streams, hidden = residual.shape
     assert streams == 4, f"expected four streams, got {streams}"
     assert gemm_out_mul.shape[0] == 1, f"expected one partial of the product, got {gemm_out_mul.shape[0]}"
     rstd = (gemm_out_sqrsum[0] * (1.0 / (streams * hidden)) + rms_eps).rsqrt_()

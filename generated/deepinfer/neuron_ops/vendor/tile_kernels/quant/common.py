@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 import torch
+from tilelang import language as T
 from neuron_numerics import e2m1
 from neuron_numerics.layouts import ASCEND_PACK
-from tilelang import language as T
 from ..utils import ceil_div
 from typing import TYPE_CHECKING
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 from neuron_numerics import casts, e2m1
-from neuron_numerics.layouts import ScaleLayout, empty_scales, layout_of, read_scales, write_scales
 from neuron_numerics.formats import POW2, UE8M0
+from neuron_numerics.layouts import ScaleLayout, empty_scales, layout_of, read_scales, write_scales
 from .types import QuantTensor
 
 # An e4m3 holds an e2m1 times 2**-5 to 2**6 exactly: the largest scale of a block becomes 2**6.

@@ -71,7 +71,7 @@ def mhc_pre_norm_fn_partials_ref(
 
     fp32 [splits, a * b, 1, outputs] and [splits, a * b, 1].
     """
-    outputs, width = fn.shape
+    width = fn.shape[1]
     part = width // n_splits
     used = part * n_splits
     wide = residual.to(torch.float32).reshape(-1, width)[:, :used].unflatten(1, (n_splits, part)).transpose(0, 1)

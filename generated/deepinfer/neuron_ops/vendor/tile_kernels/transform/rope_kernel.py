@@ -52,10 +52,11 @@ def apply_rotary(
 
 def _rotated(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, interleaved: bool) -> torch.Tensor:
     """``x`` [.., heads, width] rotated, in fp32; ``cosine`` and ``sine`` [.., 1, width / 2]."""
-    if interleaved:
-        # One pass makes fp32 neighbours; strided bf16 operands would be widened in each product.
-        first, second = x.unflatten(-1, (-1, 2)).to(torch.float32).unbind(-1)
-    else:
+    if not interleaved:
         first, second = x.chunk(2, -1)
-    turned = (first * cosine).sub_(second * sine), (first * sine).add_(second * cosine)
-    return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+        return torch.cat(((first * cosine).sub_(second * sine), (first * sine).add_(second * cosine)), -1)
+    # Whole rows and their swapped neighbours, rather than every second value.
+    wide = x.to(torch.float32)
+    swapped = wide.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    swapped.mul_(torch.stack((-sine, sine), -1).flatten(-2))
+    return (wide * torch.stack((cosine, cosine), -1).flatten(-2)).add_(swapped)

@@ -71,12 +71,30 @@ _STORAGE = {
 
 
 _TORCH_NAMES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16 float8_e4m3fn float8_e4m3fnuz "
-    "float8_e5m2 float8_e5m2fnuz float8_e8m0fnu".split()
+    [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ]
 )
 
 
-class dtype(builtins.str):  # noqa: N801
+class dtype(builtins.str):
     """A dtype by its name, ``float32`` or ``float32x4``; equal to that string.
 
     Made of a name, a torch dtype, a NumPy dtype or ``bool``, ``int``, ``float``.
@@ -98,7 +116,7 @@ class dtype(builtins.str):  # noqa: N801
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Not here: it makes an expression of a kernel."""
-        raise NotImplementedError(f"{builtins.str(self)}: not supported on Neuron (basic mode)")
+        raise NotImplementedError(f"{self!s}: not supported on Neuron (basic mode)")
 
     @property
     def type_code(self) -> builtins.int:
@@ -127,7 +145,7 @@ class dtype(builtins.str):  # noqa: N801
 
     def with_lanes(self, lanes: builtins.int) -> dtype:
         """A vector of this scalar."""
-        return dtype(f"{builtins.str(self)}x{lanes}" if lanes > 1 else builtins.str(self))
+        return dtype(f"{self!s}x{lanes}" if lanes > 1 else builtins.str(self))
 
     def as_torch(self) -> torch.dtype | None:
         """Torch's dtype of it, or of its storage; None for a handle.

@@ -193,6 +193,7 @@ def _repeat(fn: Callable[[], object], budget: float) -> tuple[float, int]:
         fn()
         calls += 1
         if torch.accelerator.is_available():
+            # NEURON: host sync a timer waits for what it times
             torch.accelerator.synchronize()
         seconds = time.perf_counter() - begin
         if seconds >= budget:

@@ -166,6 +166,7 @@ def _records(config) -> dict[str, float]:
 
 def _memory():
     """The accelerator's module of memory figures, None when there is none."""
+    # porter: ignore[PT101] it asks which device there is
     found = torch.accelerator.current_accelerator(check_available=True)
     module = None if found is None else getattr(torch, found.type, None)
     return module if hasattr(module, "max_memory_allocated") and hasattr(module, "reset_peak_memory_stats") else None
