@@ -5,7 +5,7 @@
 No input is made here: upstream's interface-module tests run on the overrides, the arguments of a kernel call and of the
 reference call of the same case are recorded, and both are replayed turn by turn on fresh copies, one thread, medians of
 at least 15 runs. ``decode`` takes each kind's smallest case, with upstream's fixed sizes set to one or two rows;
-``prefill`` its largest, with the sizes that ``porter verify`` uses. Copying is outside the timed part; both sides run
+``prefill`` its largest, with the sizes of a few hundred to a few thousand tokens. Copying is outside the timed part; both sides run
 without autograd.
 
 Exits 1 when a kernel is below 0.9 of the reference's speed, when the geometric mean over the factories is below 2, or
@@ -42,6 +42,24 @@ _LEFT_OUT = ("gof", "degenerate", "extreme_scale", "tiny_prob", "batch_invariant
 
 # Sizes beside porter/verify/shrink.toml's: (file, scope, number there, times, name it is bound to) and the number here.
 _PREFILL = {
+    ("random_sampling.py", "test_random_sampling", 129280, 1, ""): 129280,
+    ("dflash.py", "test_confidence_head", 4097, 1, ""): 517,
+    ("dflash.py", "test_dflash_input_store", 8198, 1, ""): 233,
+    ("dflash.py", "test_dflash_input_store", 4097, 1, ""): 233,
+    ("candidate_blocks.py", "test_candidate_block_max", 6777, 1, ""): 17,
+    ("candidate_blocks.py", "test_candidate_block_max", 67, 1, ""): 17,
+    ("image_embed_ops.py", "test_replace_input_embeds", 16384, 1, ""): 4096,
+    ("image_embed_ops.py", "test_rgb_pad_to_patches", 50, 1, ""): 4,
+    ("sampler.py", "test_map_lookup", 1536, 1, ""): 256,
+    ("kv_index_cat.py", "_KV_INDEX_CAT_CASES", 16384, 2, ""): 4096,
+    ("sum_smaller_probs.py", "test_sum_smaller_probs", 256, 1, ""): 64,
+    ("cache_common.py", "KV_CACHE_TEST_NUM_TOKENS", 67890, 1, ""): 4099,
+    ("load_paged_kv_cache.py", "_LOAD_TEST_CASES", 67890, 2, ""): 4099,
+    ("store_kv_cache.py", "_STORE_TEST_CASES", 16387, 4, ""): 4099,
+    ("swa_index.py", "test_expand_swa_index", 65536, 1, ""): 8192,
+    ("get_kv_index.py", "test_kv_index", 262144, 2, ""): 16384,
+    ("fused_sample.py", "_correctness_cases", 256, 1, ""): 8,
+    ("fused_sample.py", "_correctness_cases", 1536, 1, ""): 16,
     ("fused_transform.py", "_FusedTransformCase", 2333, 1, ""): 517,
     ("fused_transform.py", "_FUSED_TRANSFORM_CASES", 32769, 6, ""): 1031,
     ("fused_transform.py", "_FUSED_TRANSFORM_CASES", 8193, 3, ""): 1027,
@@ -49,6 +67,7 @@ _PREFILL = {
     ("random_sampling.py", "test_random_sampling", 256, 1, ""): 64,
 }
 _DECODE = {
+    ("random_sampling.py", "test_random_sampling", 129280, 1, ""): 129280,
     ("fused_transform.py", "_FusedTransformCase", 2333, 1, ""): 2,
     ("fused_transform.py", "_FUSED_TRANSFORM_CASES", 2333, 3, ""): 2,
     ("fused_transform.py", "_FUSED_TRANSFORM_CASES", 17, 6, ""): 1,
