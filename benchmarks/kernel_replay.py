@@ -1,4 +1,4 @@
-"""Pytest plugin of ``kernels.py``: records kernel calls in upstream's own test cases and times them against the reference.
+"""Pytest plugin of ``kernels.py``: records kernel calls in upstream's own tests and times them against the reference.
 
 Runs beside ``porter.verify.plugin``, which makes upstream's interface modules importable. A case runs until its
 interface function and its reference were called on the same inputs; then it is left. Of each kind of case the smallest
@@ -85,7 +85,9 @@ def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item, depth + 1)
-    elif depth < 5 and hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType, types.FunctionType)):
+    elif (
+        depth < 5 and hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType, types.FunctionType))
+    ):
         yield from _tensors(vars(value), depth + 1)
 
 
@@ -190,8 +192,8 @@ def _seconds(work: Callable[[], Any]) -> float:
 def alternate(left: Callable[[], float], right: Callable[[], float], floor: float) -> tuple[float, float]:
     """Medians in microseconds of two timed jobs, taken turn by turn after a warm-up.
 
-    Where ``right / left`` comes out somewhat below ``floor`` it is measured twice more, and the middle of the three counts: other
-    work on the machine disturbs a measurement now and then, and it must not decide.
+    Where ``right / left`` comes out somewhat below ``floor`` it is measured twice more, and the middle of the three
+    counts: other work on the machine disturbs a measurement now and then, and it must not decide.
     """
     start = time.perf_counter()
     for _ in range(_WARM_UP):

@@ -73,7 +73,11 @@ def norm_tl(
         """
         assert x.shape[-1] == hidden_size and x.shape == y.shape, f"{x.shape=} {y.shape=}"
         if has_residual:
-            x = torch.add(x, residual, out=residual_out) if residual_out.is_contiguous() else residual_out.copy_(x + residual)
+            x = (
+                torch.add(x, residual, out=residual_out)
+                if residual_out.is_contiguous()
+                else residual_out.copy_(x + residual)
+            )
         if fmt is None:
             normalise(x, weight, eps, out_scale, out=y)
             return
