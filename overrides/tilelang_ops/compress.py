@@ -86,8 +86,7 @@ def compress_and_update_state_prefill_tl(DIM: int, COMPRESS_RATIO: int, HAS_INDE
             token = torch.arange(tokens, dtype=torch.int32, device=score.device)
             rows = torch.cat((score, latent), dim=1)
             if mirror_cp_reverse_index is not None:
-                # Behind the last sequence the index may hold anything.
-                rows = rows.index_select(0, mirror_cp_reverse_index.clamp(0, rows.shape[0] - 1))
+                rows = rows.index_select(0, mirror_cp_reverse_index)
             left = end - token
             slots = torch.add((token + shift) % size, slot, alpha=size)
             scatter_rows((ring,), rows, slots.masked_fill_((left < 1) | (left > size), -1))
