@@ -41,14 +41,11 @@ def dflash_input_store_tl(n_embed: int, hc_mult: int) -> Any:
     assert hc_mult > 0, f"expected hc_mult of at least 1, got {hc_mult}"
 
     def dflash_input_store(x: torch.Tensor, out: torch.Tensor) -> None:
-        """``x``: [n, hc_mult, n_embed] bf16. Written: ``out`` [n, n_embed] bf16, strided rows; summed in fp32, in stream order."""
+        """``x``: [n, hc_mult, n_embed] bf16. Written: ``out`` [n, n_embed] bf16, strided rows; summed in fp32."""
         assert x.shape[1:] == (hc_mult, n_embed) and out.shape == (x.shape[0], n_embed), f"{x.shape=} {out.shape=}"
         if hc_mult == 1:
             out.copy_(x[:, 0])
             return
-        total = x[:, 0].float()
-        for stream in range(1, hc_mult):
-            total.add_(x[:, stream])
-        out.copy_(total.mul_(1.0 / hc_mult))
+        out.copy_(x.sum(1, dtype=torch.float32).mul_(1.0 / hc_mult))
 
     return dflash_input_store

@@ -42,18 +42,18 @@ def gather_engram_tokens_zos_tl(
         device = remap.device
         current = curr_fresh
         # Rejected drafts leave the history: it ends where the accepted ones do, and fresh sequences have none of them.
-        start = torch.zeros_like(remap)
+        start = None
         if prev_sampled_token_ids.shape[0]:
             fresh = remap < 0
-            previous = lookup_table[previous_tokens(prev_sampled_token_ids, prev_predict_token_ids, remap)]
+            source = remap.clamp(min=0)
+            previous = lookup_table[previous_tokens(prev_sampled_token_ids, prev_predict_token_ids, source)]
             current = torch.where(fresh.unsqueeze(1), curr_fresh, previous)
-            start = prev_num_accepted_tokens.index_select(0, remap.clamp(min=0)).masked_fill_(fresh, 0)
+            start = prev_num_accepted_tokens.index_select(0, source).masked_fill_(fresh, 0)
         if history:
             column = torch.arange(history, dtype=torch.int32, device=device)
             width = nextn + history
-            place = (
-                torch.arange(0, n * width, width, dtype=torch.int32, device=device).add_(start).unsqueeze(1) + column
-            )
+            first = torch.arange(0, n * width, width, dtype=torch.int32, device=device)
+            place = (first if start is None else first.add_(start)).unsqueeze(1) + column
             window = win_compressed.reshape(-1).index_select(0, place.view(-1)).view(n, history)
             current = torch.cat([window, current], 1)
         owner, place = token_places(cu_seqlens_q, seqlens_q, out_ngram_token_ids.shape[0], max_seqlen_q)

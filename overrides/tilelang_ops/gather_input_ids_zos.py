@@ -32,7 +32,7 @@ def gather_input_ids_zos_tl(max_seqlen_q: int) -> Any:
         ), f"{fresh_tokens.shape=} {remap.shape=}"
         tokens = fresh_tokens
         if prev_sampled_token_ids.shape[0]:
-            previous = previous_tokens(prev_sampled_token_ids, prev_predict_token_ids, remap)
+            previous = previous_tokens(prev_sampled_token_ids, prev_predict_token_ids, remap.clamp(min=0))
             tokens = torch.where(remap.unsqueeze(1) >= 0, previous, fresh_tokens)
         owner, place = token_places(cu_seqlens_q, seqlens_q, out_input_ids.shape[0], max_seqlen_q)
         torch.index_select(tokens.reshape(-1), 0, torch.add(place, owner, alpha=max_seqlen_q), out=out_input_ids)

@@ -133,24 +133,23 @@ def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
             force_topk,
         ), f"{target_topk_index.shape=}"
         device = target_topk_index.device
-        row = torch.arange(total_q, dtype=torch.int32, device=device)
-        identity_rows.copy_(row)
-        # One dense row a query. Tokens outside of the vocabulary go to one spare cell when written and to another when read.
+        torch.arange(total_q, out=identity_rows)
+        # One dense row a query, between two spare cells for tokens outside of the vocabulary, emptied again once written.
         width = vocab_size + 2
-        dense = torch.full((total_q * width,), -torch.inf, dtype=torch.float32, device=device)
-        cell = (row * width).unsqueeze(1)
-        wanted = target_topk_index.masked_fill(
-            (target_topk_index < 0) | (target_topk_index >= vocab_size), vocab_size + 1
-        )
-        known = draft_topk_index.index_select(0, read_rows)
-        known = known.masked_fill_((known < 0) | (known >= vocab_size), vocab_size)
-        dense.index_put_((known.add_(cell),), draft_topk_logprobs.index_select(0, read_rows))
-        aligned_logprobs.copy_(dense.index_select(0, wanted.add_(cell).view(-1)).view(total_q, force_topk))
+        dense = torch.full((total_q, width), -torch.inf, dtype=torch.float32, device=device)
+        cells = dense.view(-1)
+        cell = torch.arange(1, total_q * width + 1, width, dtype=torch.int32, device=device).unsqueeze(1)
+        known = draft_topk_index.index_select(0, read_rows).clamp_(-1, vocab_size).add_(cell)
+        cells.index_put_((known,), draft_topk_logprobs.index_select(0, read_rows))
+        dense[:, :: width - 1].fill_(-torch.inf)
+        wanted = target_topk_index.clamp(-1, vocab_size).add_(cell)
+        aligned_logprobs.copy_(cells.index_select(0, wanted.view(-1)).view(total_q, force_topk))
 
-        column = torch.arange(force_topk, dtype=torch.int32, device=device)
+        # Columns count from 1, so that none found, one behind the last, is 0 modulo their number and one.
+        column = torch.arange(1, force_topk + 1, dtype=torch.int32, device=device)
         chosen = draft_token_ids_pool.index_select(0, read_rows).unsqueeze(1)
-        local = torch.where(target_topk_index == chosen, column, force_topk).amin(1)
-        draft_local_ids.copy_(local.masked_fill_(local == force_topk, -1))
+        local = column.masked_fill(target_topk_index != chosen, force_topk + 1).amin(1)
+        torch.sub(local.remainder_(force_topk + 1), 1, out=draft_local_ids)
 
     return remap_draft_topk
 
@@ -270,8 +269,10 @@ def finalize_verification_tl(
         dropped = ~effective_accept
         verified_token_ids.copy_(effective_token_ids.masked_fill(dropped, -1))
         verified_token_logprobs.copy_(token_logprobs.masked_fill(dropped, 0.0))
-        verified_top_logprobs.copy_(top_logprobs.masked_fill(dropped.unsqueeze(1), 0.0))
-        verified_top_token_ids.copy_(top_token_ids.masked_fill(dropped.unsqueeze(1), 0))
+        # Wide rows keep their bits or lose them all.
+        bits = effective_accept.to(torch.int32).neg_().unsqueeze(1)
+        verified_top_logprobs.copy_((top_logprobs.view(torch.int32) & bits).view(torch.float32))
+        verified_top_token_ids.copy_(top_token_ids & bits)
         if has_sum_smaller_probs:
             torch.index_select(sum_smaller_probs, 0, final_row, out=sampled_sum_smaller_probs)
             verified_sum_smaller_probs.copy_(sum_smaller_probs.masked_fill(dropped, 0.0))

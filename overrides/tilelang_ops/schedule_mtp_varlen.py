@@ -25,13 +25,11 @@ def compute_seqlens_q_by_confidence_rates_tl(nextn: int) -> Any:
         n = remap.shape[0]
         assert cum_rates.shape == (n, nextn) and prev_confidence_rates.shape[1] == nextn, f"{cum_rates.shape=} {nextn=}"
         if prev_confidence_rates.shape[0]:
-            rates = prev_confidence_rates.index_select(0, remap.clamp(min=0))
-            rates = rates.masked_fill_((remap == -1).unsqueeze(1), 0.0)
+            torch.index_select(prev_confidence_rates, 0, remap.clamp(min=0), out=cum_rates)
+            cum_rates.masked_fill_((remap == -1).unsqueeze(1), 0.0)
             # One column after the other: the rounding of the products decides equals.
-            chances = [rates[:, 0]]
             for step in range(1, nextn):
-                chances.append(chances[-1] * rates[:, step])
-            torch.stack(chances, 1, out=cum_rates)
+                cum_rates[:, step].mul_(cum_rates[:, step - 1])
         else:
             cum_rates.zero_()
         extra = min(max(total_q - n, 0), n * nextn)
@@ -44,7 +42,7 @@ def compute_seqlens_q_by_confidence_rates_tl(nextn: int) -> Any:
         equal = flat == last
         # The budget left for equals goes to the first of them.
         rest = extra - above.sum(0, dtype=torch.int32, keepdim=True)
-        chosen = above | (equal & (equal.cumsum(0, dtype=torch.int32) <= rest))
+        chosen = torch.where(equal, equal.cumsum(0, dtype=torch.int32) <= rest, above)
         torch.add(chosen.view(n, nextn).sum(1, dtype=torch.int32), 1, out=seqlens_q)
 
     return compute_seqlens_q_by_confidence_rates

@@ -25,7 +25,7 @@ def expected(row: list[float], top_p: float, top_k: int) -> list[bool]:
 
 
 def keep(rows: list[list[float]], top_p: list[float], top_k: list[int]) -> list[list[bool]]:
-    return keep_mask(torch.tensor(rows), torch.tensor(top_p), torch.tensor(top_k, dtype=torch.int32)).tolist()
+    return keep_mask(torch.tensor(rows), torch.tensor(top_p), torch.tensor(top_k, dtype=torch.int32)).bool().tolist()
 
 
 @st.composite
