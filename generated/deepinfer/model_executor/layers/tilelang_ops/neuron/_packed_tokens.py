@@ -18,8 +18,8 @@ def token_places(
 
 
 def previous_tokens(
-    prev_sampled_token_ids: torch.Tensor, prev_predict_token_ids: torch.Tensor, remap: torch.Tensor
+    prev_sampled_token_ids: torch.Tensor, prev_predict_token_ids: torch.Tensor, source: torch.Tensor
 ) -> torch.Tensor:
-    """The sampled and then the drafted tokens of each sequence's forerunner: [n, 1 + nextn], any where it has none."""
+    """The sampled and then the drafted tokens of each sequence's forerunner ``source`` [n]: [n, 1 + nextn]."""
     tokens = torch.cat([prev_sampled_token_ids.unsqueeze(1), prev_predict_token_ids], 1)
-    return tokens.index_select(0, remap.clamp(min=0))
+    return tokens.index_select(0, source)

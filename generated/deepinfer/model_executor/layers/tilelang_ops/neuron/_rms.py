@@ -6,10 +6,13 @@ from __future__ import annotations
 import torch
 
 
-def normalise(x: torch.Tensor, weight: torch.Tensor, eps: float, out_scale: float = 1.0) -> torch.Tensor:
+def normalise(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, out_scale: float = 1.0, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """``x / sqrt(mean(x**2) + eps) * (weight * out_scale)`` over the last axis, before the rounding to the output dtype.
 
-    ``x``: [..., d] bf16 or fp32. ``weight``: [d], same dtype. Returns a new fp32 tensor [..., d].
+    ``x``: [..., d] bf16 or fp32. ``weight``: [d], same dtype. Returns a new fp32 tensor [..., d], or ``out``, into which
+    the result is rounded.
     The product is rounded to bf16 once, by the caller, as on Ascend; upstream's reference also rounds before the weight.
     """
     # fp32 rows keep an fp32 result to its last bits, which sums and products in fp32 lose.
@@ -19,4 +22,8 @@ def normalise(x: torch.Tensor, weight: torch.Tensor, eps: float, out_scale: floa
     length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     rstd = torch.addcmul(length.new_full((1,), eps), length, length, value=1.0 / x.shape[-1]).rsqrt_()
     factor = weight if out_scale == 1.0 else weight.to(wide).mul_(out_scale)
-    return rows.mul_(rstd).mul_(factor).to(torch.float32)
+    rows.mul_(rstd)
+    if out is None:
+        return rows.mul_(factor).to(torch.float32)
+    # Compiled graphs take no strided ``out=``.
+    return torch.mul(rows, factor, out=out) if out.is_contiguous() else out.copy_(rows.mul_(factor))

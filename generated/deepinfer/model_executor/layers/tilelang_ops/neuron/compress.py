@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 import torch
 from ._cache_rows import scatter_rows
+from ._segments import count_at_or_before
 
 
 def compress_and_update_state_prefill_tl(DIM: int, COMPRESS_RATIO: int, HAS_INDEX: bool) -> Any:
@@ -71,17 +72,31 @@ def compress_and_update_state_prefill_tl(DIM: int, COMPRESS_RATIO: int, HAS_INDE
         early_score, early = select(first + begin)
         if COMPRESS_RATIO == 2:
             late_score, late = select(first + begin + 1)
-            ring, in_ring = state_cache[slot, cell], (begin < before).unsqueeze(1)
-            early_score = torch.where(in_ring, ring[:, 0], early_score)
-            early = _weigh(early_score, torch.where(in_ring, ring[:, 1], early), late_score, late)
+            held, in_ring = state_cache[slot, cell], (begin < before).unsqueeze(1)
+            early_score = torch.where(in_ring, held[:, 0], early_score)
+            early = _weigh(early_score, torch.where(in_ring, held[:, 1], early), late_score, late)
         none = ((window < 0) | (window >= windows)).unsqueeze(1)
         kv_compressed.copy_(early.masked_fill_(none, 0))
 
+        ring = state_cache.flatten(2)
+        if tokens <= state_block_idx.shape[0] * size:
+            # Fewer tokens than the sequences' rings hold: a row a token, those that later ones overwrite left out.
+            owner = count_at_or_before(cu_seqlens_q[1:], tokens).clamp_(max=state_block_idx.shape[0] - 1)
+            table = torch.stack((cu_seqlens_q[1:], start - first_token, state_block_idx)).index_select(1, owner)
+            end, shift, slot = table.unbind(0)
+            token = torch.arange(tokens, dtype=torch.int32, device=score.device)
+            rows = torch.cat((score, latent), dim=1)
+            if mirror_cp_reverse_index is not None:
+                rows = rows.index_select(0, mirror_cp_reverse_index)
+            left = end - token
+            slots = torch.add((token + shift) % size, slot, alpha=size)
+            scatter_rows((ring,), rows, slots.masked_fill_((left < 1) | (left > size), -1))
+            return
         age = torch.arange(size, dtype=torch.int32, device=score.device)
         place = (length - 1).unsqueeze(1) - age
         slots = state_block_idx.unsqueeze(1) * size + (place + start.unsqueeze(1)) % size
         rows = torch.cat(select((place + first_token.unsqueeze(1)).flatten()), dim=1)
-        scatter_rows((state_cache.flatten(2),), rows, slots.masked_fill_(place < 0, -1).flatten())
+        scatter_rows((ring,), rows, slots.masked_fill_(place < 0, -1).flatten())
 
     return compress_and_update_state_prefill
 

@@ -90,8 +90,8 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
         probs.div_(total)
         keep = keep_mask(probs, top_p, top_k)
         # Where a row keeps everything its mass is 1 by definition, not by summation.
-        kept_mass = probs.mul_(keep).sum(1, keepdim=True).masked_fill_(keep.all(1, keepdim=True), 1.0)
-        scaled.sub_(total.log()).sub_(kept_mass.log()).masked_fill_(~keep, -torch.inf)
+        kept_mass = probs.mul_(keep).sum(1, keepdim=True).masked_fill_(keep.amin(1, keepdim=True) > 0, 1.0)
+        scaled.sub_(total.log()).sub_(kept_mass.log()).add_(keep.log_())
         logprobs.copy_(scaled)
         if not do_sample:
             return

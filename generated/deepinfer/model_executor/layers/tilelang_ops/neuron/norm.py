@@ -73,12 +73,15 @@ def norm_tl(
         """
         assert x.shape[-1] == hidden_size and x.shape == y.shape, f"{x.shape=} {y.shape=}"
         if has_residual:
-            x = torch.add(x, residual)
-            residual_out.copy_(x)
-        out = normalise(x, weight, eps, out_scale)
+            x = (
+                torch.add(x, residual, out=residual_out)
+                if residual_out.is_contiguous()
+                else residual_out.copy_(x + residual)
+            )
         if fmt is None:
-            y.copy_(out)
+            normalise(x, weight, eps, out_scale, out=y)
             return
+        out = normalise(x, weight, eps, out_scale)
         if dtype == "bfloat16":
             rounded = out.to(torch.bfloat16)
             out = rounded.to(torch.float32)
