@@ -133,7 +133,7 @@ def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
             force_topk,
         ), f"{target_topk_index.shape=}"
         device = target_topk_index.device
-        torch.arange(total_q, out=identity_rows)
+        torch.arange(total_q, dtype=torch.int32, device=device, out=identity_rows)
         # One dense row a query, between two spare cells for tokens outside of the vocabulary, emptied again once written.
         width = vocab_size + 2
         dense = torch.full((total_q, width), -torch.inf, dtype=torch.float32, device=device)

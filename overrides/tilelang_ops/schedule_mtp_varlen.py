@@ -25,11 +25,12 @@ def compute_seqlens_q_by_confidence_rates_tl(nextn: int) -> Any:
         n = remap.shape[0]
         assert cum_rates.shape == (n, nextn) and prev_confidence_rates.shape[1] == nextn, f"{cum_rates.shape=} {nextn=}"
         if prev_confidence_rates.shape[0]:
-            torch.index_select(prev_confidence_rates, 0, remap.clamp(min=0), out=cum_rates)
-            cum_rates.masked_fill_((remap == -1).unsqueeze(1), 0.0)
+            rates = prev_confidence_rates.index_select(0, remap.clamp(min=0))
+            chances = [*rates.masked_fill_((remap == -1).unsqueeze(1), 0.0).unbind(1)]
             # One column after the other: the rounding of the products decides equals.
             for step in range(1, nextn):
-                cum_rates[:, step].mul_(cum_rates[:, step - 1])
+                chances[step] = chances[step] * chances[step - 1]
+            torch.stack(chances, 1, out=cum_rates)
         else:
             cum_rates.zero_()
         extra = min(max(total_q - n, 0), n * nextn)

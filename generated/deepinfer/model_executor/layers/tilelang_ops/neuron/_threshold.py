@@ -46,4 +46,4 @@ def keep_mask(probs: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor) -> 
     missing_mass = (missing_mass / bound).ceil_().clamp_(0, width)
     quota = torch.where(missing_mass < missing_count, missing_mass, missing_count).unsqueeze(1)
     equal = torch.eq(probs, bound.unsqueeze(1), out=mass)
-    return selected.add_(equal.mul_(equal.cumsum(1).le_(quota)))
+    return selected.add_(equal.mul_(equal.cumsum(1, dtype=torch.float32).le_(quota)))
