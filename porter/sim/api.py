@@ -10,7 +10,7 @@ def install(*, devices: int = 1, compile: bool = True, distributed: bool = True)
 
     Args:
         devices: cores that the process sees.
-        compile: register ``torch.compile(backend="neuron")`` too, which imports Dynamo.
+        compile: register ``torch.compile(backend="neuron")`` too, when Dynamo is imported.
         distributed: register the backend ``neuron`` of ``torch.distributed`` too.
 
     Raises:
@@ -25,4 +25,4 @@ def install(*, devices: int = 1, compile: bool = True, distributed: bool = True)
     if compile:
         from porter.sim import compile as compiler
 
-        compiler.register()
+        compiler.register_with_dynamo()

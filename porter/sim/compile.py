@@ -7,9 +7,14 @@ not say that the device's compiler accepts it.
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,6 +25,8 @@ from porter.sim.errors import DeviceLimitError
 from porter.sim.names import NAME
 from porter.sim.storage import on_device
 from porter.sim.watchers import WATCHERS, Event, Launch, tell
+
+_DYNAMO = "torch._dynamo"
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,12 @@ class CompileReport:
             "recompiles": self.recompiles,
             "refused": len(self.refused),
         }
+
+    def known(self) -> tuple[int, int, int]:
+        """(graphs, breaks, recompilations) since the last ``clear``; does not import Dynamo."""
+        if _DYNAMO not in sys.modules:
+            return 0, 0, 0
+        return len(self.graphs), sum(self.breaks().values()), self.recompiles
 
     def clear(self) -> None:
         """Start again."""
@@ -208,3 +221,39 @@ def register() -> None:
     }  # fmt: skip
     register_interface_for_device(NAME, type("NeuronInterface", (DeviceInterface,), members))
     dynamo.register_backend(neuron_backend, name=NAME)
+
+
+class _Loader(Loader):
+    """Loads Dynamo and registers the backend when it is there."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self.inner.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.inner.exec_module(module)
+        register()
+
+
+class _Finder(MetaPathFinder):
+    """Meets the import of Dynamo once."""
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname != _DYNAMO or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+def register_with_dynamo() -> None:
+    """Register now if Dynamo is imported, else as soon as it is: importing it takes seconds, and few programs need it."""
+    if _DYNAMO in sys.modules:
+        register()
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

@@ -154,9 +154,8 @@ def _run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     }
     call: Call | None = None
     if WATCHERS:
-        call = Call(
-            plan.name, plan.overload, plan.base, args, kwargs, walk.inputs, _written(plan, args, kwargs)
-        )
+        written = _written(plan, args, kwargs)
+        call = Call(plan.name, plan.overload, plan.base, args, kwargs, walk.inputs, written, plan.outs)
         for watcher in tuple(WATCHERS):
             watcher.starts(call)
     if plan.outs:

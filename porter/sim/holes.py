@@ -11,7 +11,7 @@ import torch
 
 from porter.sim import generators, runtime, streams
 from porter.sim.names import NAME
-from porter.sim.storage import bytes_of, storage_on_device, to_device
+from porter.sim.storage import bytes_of, storage_on_device
 
 
 def _is_ours(device: Any) -> bool:
@@ -125,4 +125,3 @@ def fill() -> None:
     _patch_pinning()
     torch.serialization.register_package(5, _tag, _restore)  # type: ignore[no-untyped-call]
     torch.Generator = generators.Generator  # type: ignore[assignment,misc]
-    _ = to_device

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from porter.sim.watchers import WATCHERS, Event, tell
+
 # One logical core's memory of a Trainium 2 chip: 96 GiB over four (LNC=2).
 CAPACITY = 24 << 30
 
@@ -42,6 +44,12 @@ class Ledger:
                     self._prune()
                     self._threshold = max(1024, 2 * len(self._live))
                 self._peak[index] = max(self._peak.get(index, 0), self._allocated[index])
+            full = self._allocated[index] > self.capacity
+            if full and WATCHERS:
+                self._prune()
+                full = self._allocated[index] > self.capacity
+        if full:
+            tell(Event("NCC_EOOM001", "aten::empty", f"{self._allocated[index]} bytes of {self.capacity}"))
 
     def _prune(self) -> None:
         kept = []

@@ -18,7 +18,7 @@ class Call:
 
     ``name``: ``aten::add``; ``overload``: ``out``; ``base``: the name without namespace, trailing underscore or dunders.
     ``args``, ``kwargs``: as dispatched. ``inputs``: the device tensors among them, those written included. ``written``:
-    those that the schema says are written. ``outputs``: what came back, set after it ran.
+    those that the schema says are written. ``outs``: names of ``out=`` arguments. ``outputs``: what came back, set after it ran.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Call:
     kwargs: dict[str, Any]
     inputs: list[torch.Tensor]
     written: list[torch.Tensor]
+    outs: tuple[str, ...] = ()
     outputs: list[torch.Tensor] = field(default_factory=list)
 
     @property
