@@ -25,4 +25,4 @@ def install(*, devices: int = 1, compile: bool = True, distributed: bool = True)
     if compile:
         from porter.sim import compile as compiler
 
-        compiler.register_with_dynamo()
+        compiler.register()

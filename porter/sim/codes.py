@@ -52,7 +52,7 @@ CODES: dict[str, Code] = {
         ),
         Code(
             "SIM107", "a write into a strided view copies the whole buffer",
-            "keep caches as [rows, width] and write rows with index_copy_ or index_put_; build a whole row and write it once",
+            "keep caches as [rows, width] and write rows with index_put_ or index_copy_; build a whole row and write it once",
             _MEASURED,
         ),
         Code(

@@ -176,17 +176,16 @@ def neuron_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = None
     return backend(graph, inputs)
 
 
-def register() -> None:
-    """Make the backend and the device known to Dynamo."""
-    import torch._dynamo as dynamo
-    from torch._dynamo import trace_rules
-    from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+def _register_backend(registry: Any) -> None:
+    registry.register_backend(neuron_backend, name=NAME)
 
-    if NAME in dynamo.list_backends(exclude_tags=()):
-        return
-    # After a graph break Dynamo would look into the device's own kernels.
+
+def _skip_kernels(trace_rules: Any) -> None:
+    """After a graph break Dynamo would look into the device's own kernels."""
     trace_rules.add("porter.sim")
 
+
+def _register_interface(interfaces: Any) -> None:
     class Worker:
         """The same in a worker of Dynamo."""
 
@@ -219,41 +218,66 @@ def register() -> None:
             lambda dtype, including_emulation=False: dtype is not torch.float64 and not dtype.is_complex
         ),
     }  # fmt: skip
-    register_interface_for_device(NAME, type("NeuronInterface", (DeviceInterface,), members))
-    dynamo.register_backend(neuron_backend, name=NAME)
+    kind = type("NeuronInterface", (interfaces.DeviceInterface,), members)
+    interfaces.register_interface_for_device(NAME, kind)
+
+
+_WHEN_LOADED: dict[str, Callable[[Any], None]] = {
+    "torch._dynamo.backends.registry": _register_backend,
+    "torch._dynamo.device_interface": _register_interface,
+    "torch._dynamo.trace_rules": _skip_kernels,
+}
+_done: set[str] = set()
+
+
+def _act(name: str, module: Any) -> None:
+    if name not in _done:
+        _done.add(name)
+        _WHEN_LOADED[name](module)
 
 
 class _Loader(Loader):
-    """Loads Dynamo and registers the backend when it is there."""
+    """Loads a module of Dynamo, then acts on it."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the module's own loader does."""
         module: ModuleType | None = self.inner.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        """As the module's own loader does, and more."""
         self.inner.exec_module(module)
-        register()
+        _act(module.__name__, module)
 
 
 class _Finder(MetaPathFinder):
-    """Meets the import of Dynamo once."""
+    """Meets the imports of some modules of Dynamo."""
+
+    def __init__(self) -> None:
+        self._looking = False
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname != _DYNAMO or self not in sys.meta_path:
+        """The module's own spec, with a loader that acts."""
+        if fullname not in _WHEN_LOADED or fullname in _done or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._looking = False
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)
         return spec
 
 
-def register_with_dynamo() -> None:
-    """Register now if Dynamo is imported, else as soon as it is: importing it takes seconds, and few programs need it."""
-    if _DYNAMO in sys.modules:
-        register()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+def register() -> None:
+    """Make the backend and the device known to Dynamo: now as far as it is imported, else when it is. Importing it takes
+    seconds, and few programs need it."""
+    for name in _WHEN_LOADED:
+        if name in sys.modules:
+            _act(name, sys.modules[name])
+    if len(_done) < len(_WHEN_LOADED) and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -43,6 +44,9 @@ def register(devices: int = 1) -> None:
     every: Any = torch.library.Library("_", "IMPL")
     for operator, kernel in primitives.KERNELS.items():
         aten.impl(operator, kernel, KEY)
+    for op in dispatch.structured():
+        aten.impl(f"{op._schema.name.removeprefix('aten::')}{'.' * bool(op._schema.overload_name)}{op._schema.overload_name}",
+                  functools.partial(dispatch.fallback, op), KEY)
     every.fallback(dispatch.fallback, KEY)
     autocast.register(aten, every)
     holes.fill()

@@ -206,3 +206,16 @@ def _wrap(value: Any, back: dict[int, torch.Tensor], index: int) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)([_wrap(one, back, index) for one in value])
     return value
+
+
+def structured() -> list[Any]:
+    """Overloads that torch would compose of an ``out=`` one for this device: they get the kernel themselves, which keeps
+    their names, and is one dispatch instead of three."""
+    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+    names: list[str] = torch._C._dispatch_get_all_op_names()  # type: ignore[attr-defined]
+    found = []
+    for name in sorted(names):
+        if name.startswith("aten::") and has(name, "CompositeExplicitAutogradNonFunctional") and has(name, "CPU"):
+            packet, _, overload = name.removeprefix("aten::").partition(".")
+            found.append(getattr(getattr(torch.ops.aten, packet), overload or "default"))
+    return found
