@@ -16,11 +16,12 @@ from porter.sim.api import install
 from porter.sim.codes import CODES, Code
 from porter.sim.costs import ESTIMATE, Cost
 from porter.sim.errors import DeviceLimitError, SimError, StrictError, TorchInternalError, UnsupportedError
+from porter.sim.journal import Entry, Journal
 from porter.sim.rates import TABLE, Constant, Rates, rates_from, read_rates
 from porter.sim.recording import Recording, record
 from porter.sim.strict import Finding, Mode
 
 __all__ = [
-    "CODES", "ESTIMATE", "TABLE", "Code", "Constant", "Cost", "DeviceLimitError", "Finding", "Mode", "Rates", "Recording",
-    "SimError", "StrictError", "TorchInternalError", "UnsupportedError", "install", "rates_from", "read_rates", "record",
+    "CODES", "ESTIMATE", "TABLE", "Code", "Constant", "Cost", "DeviceLimitError", "Entry", "Finding", "Journal", "Mode", "Rates",
+    "Recording", "SimError", "StrictError", "TorchInternalError", "UnsupportedError", "install", "rates_from", "read_rates", "record",
 ]  # fmt: skip

@@ -44,6 +44,10 @@ def register(devices: int = 1) -> None:
     every: Any = torch.library.Library("_", "IMPL")
     for operator, kernel in primitives.KERNELS.items():
         aten.impl(operator, kernel, KEY)
+    for key in ("Conjugate", "Negative"):
+        # Torch would resolve a lazy conjugate by a copy, which comes here again.
+        for operator in ("_copy_from", "_copy_from_and_resize"):
+            aten.impl(operator, torch.library.fallthrough_kernel, key)
     for op in dispatch.structured():
         aten.impl(f"{op._schema.name.removeprefix('aten::')}{'.' * bool(op._schema.overload_name)}{op._schema.overload_name}",
                   functools.partial(dispatch.fallback, op), KEY)

@@ -14,10 +14,11 @@ import torch
 from porter.sim.errors import DeviceLimitError
 from porter.sim.names import NAME
 from porter.sim.storage import on_device, to_device, to_host
+from porter.sim.versions import internal
 from porter.sim.watchers import WATCHERS, Call
 
 _CPU = torch.device("cpu")
-_Plain: Any = torch._C.DisableTorchFunction
+_Plain: Any = internal("_C.DisableTorchFunction", "kernels that default devices do not touch")
 _NUMBERS = (bool, int, float, complex)
 
 
@@ -211,8 +212,8 @@ def _wrap(value: Any, back: dict[int, torch.Tensor], index: int) -> Any:
 def structured() -> list[Any]:
     """Overloads that torch would compose of an ``out=`` one for this device: they get the kernel themselves, which keeps
     their names, and is one dispatch instead of three."""
-    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    names: list[str] = torch._C._dispatch_get_all_op_names()  # type: ignore[attr-defined]
+    has: Any = internal("_C._dispatch_has_kernel_for_dispatch_key", "structured operators")
+    names: list[str] = internal("_C._dispatch_get_all_op_names", "structured operators")()
     found = []
     for name in sorted(names):
         if name.startswith("aten::") and has(name, "CompositeExplicitAutogradNonFunctional") and has(name, "CPU"):

@@ -13,10 +13,11 @@ import torch
 from porter.sim import runtime
 from porter.sim.errors import UnsupportedError
 from porter.sim.storage import bytes_of, contiguous_strides, on_device, to_device, to_host
+from porter.sim.versions import internal
 from porter.sim.watchers import WATCHERS, Copy
 
 _aten: Any = torch.ops.aten
-_Plain: Any = torch._C.DisableTorchFunction
+_Plain: Any = internal("_C.DisableTorchFunction", "kernels that default devices do not touch")
 _FORMATS = (None, torch.contiguous_format, torch.preserve_format)
 
 
@@ -49,6 +50,15 @@ def empty_strided(
     """``aten::empty_strided``."""
     with _Plain():
         host = torch.empty_strided(size, stride, dtype=dtype or torch.get_default_dtype(), device="cpu")
+        return to_device(host, runtime.index_of(device))
+
+
+def efficient_zero_tensor(
+    size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> torch.Tensor:
+    """``aten::_efficientzerotensor``: torch's has no memory to share; this one has."""
+    with _Plain():
+        host = torch.zeros(size, dtype=dtype or torch.get_default_dtype(), device="cpu")
         return to_device(host, runtime.index_of(device))
 
 
@@ -163,6 +173,7 @@ def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
 KERNELS: dict[str, Callable[..., Any]] = {
     "empty.memory_format": empty,
     "empty_strided": empty_strided,
+    "_efficientzerotensor": efficient_zero_tensor,
     "as_strided": as_strided,
     "view": view,
     "_reshape_alias": reshape_alias,

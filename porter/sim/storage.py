@@ -13,11 +13,12 @@ import torch
 
 from porter.sim.memory import LEDGER
 from porter.sim.names import NAME
+from porter.sim.versions import internal
 
 _HOST, _DEVICE = 1, 12  # kDLCPU, kDLExtDev
 _TYPE_AT, _INDEX_AT = 8, 12  # offsets in DLTensor: data pointer, then device type and device index, 32 bits each
-_to_dlpack: Any = torch._C._to_dlpack
-_from_dlpack: Any = torch._C._from_dlpack
+_to_dlpack: Any = internal("_C._to_dlpack", "tensors that share host memory")
+_from_dlpack: Any = internal("_C._from_dlpack", "tensors that share host memory")
 _pointer: Any = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -32,8 +33,13 @@ def on_device(value: object) -> bool:
 def _renamed(tensor: torch.Tensor, device_type: int, index: int) -> torch.Tensor:
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
+    # Lazy conjugates and negatives: the memory is that of the plain tensor, the mark is put back.
+    if tensor.is_conj():
+        plain = _renamed(torch.ops.aten._conj.default(tensor), device_type, index)
+        return torch.ops.aten._conj.default(plain)  # type: ignore[no-any-return]
+    if tensor.is_neg():
+        plain = _renamed(torch.ops.aten._neg_view.default(tensor), device_type, index)
+        return torch.ops.aten._neg_view.default(plain)  # type: ignore[no-any-return]
     capsule = _to_dlpack(tensor)
     address = _pointer(capsule, b"dltensor")
     _word.from_address(address + _TYPE_AT).value = device_type

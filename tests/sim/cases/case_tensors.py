@@ -237,6 +237,16 @@ def test_host_only_forms_raise() -> None:
     assert x.cpu().numpy().sum() == 16
 
 
+def test_lazy_conjugates_and_negatives() -> None:
+    host = torch.randn(3, 2, dtype=torch.complex64)
+    x = host.to(D)
+    for form in (lambda t: t.conj(), lambda t: t.conj().imag, lambda t: t.conj().t() @ t, lambda t: t.conj().clone().real):
+        assert torch.equal(form(x).cpu().resolve_conj().resolve_neg(), form(host).resolve_conj().resolve_neg())
+    x.conj().imag.fill_(2)
+    host.conj().imag.fill_(2)
+    assert torch.equal(x.cpu(), host)
+
+
 def test_index_out_of_range_raises() -> None:
     with pytest.raises(IndexError):
         torch.ones(3, device=D)[torch.tensor([5], device=D)]
