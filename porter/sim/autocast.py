@@ -22,24 +22,27 @@ WIDE = (
 )  # fmt: skip
 _UNTOUCHED = {torch.float64} | {
     getattr(torch, name)
-    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2")
+    for name in (
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float4_e2m1fn_x2",
+    )
     if hasattr(torch, name)
 }
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if (
-        on_device(value)
-        and value.is_floating_point()
-        and value.dtype != dtype
-        and value.dtype not in _UNTOUCHED
-    ):
+    if on_device(value) and value.is_floating_point() and value.dtype != dtype and value.dtype not in _UNTOUCHED:
         return value.to(dtype)
     return value
 
 
 def _kernel(op: Any, low: bool) -> Any:
-    keys: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    names: Any = torch._C.DispatchKey
+    keys: Any = torch._C.DispatchKeySet(names.AutocastPrivateUse1)
     guard: Any = torch._C._ExcludeDispatchKeyGuard
 
     def run(*args: Any, **kwargs: Any) -> Any:

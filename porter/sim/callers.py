@@ -47,7 +47,7 @@ class Place:
 
 @cache
 def _foreign(path: str) -> bool:
-    if path.startswith(("<frozen", "<__array", "<string")) or path.startswith((_TORCH, _HERE)):
+    if path.startswith(("<frozen", "<__array", "<string", _TORCH, _HERE)):
         return True
     return path.startswith(_LIBRARY) and not path.startswith(_PACKAGES)
 

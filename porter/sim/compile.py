@@ -162,8 +162,10 @@ def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
 
 def neuron_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = None, options: Any = None) -> Any:
     """The backend that ``torch.compile(backend="neuron")`` finds."""
-    from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch import aot_autograd as captured_by
+
+    make_boxed_func: Any = vars(captured_by)["make_boxed_func"]
 
     if mode not in (None, "default"):
         warnings.warn(f"the neuron backend has mode 'default' only; {mode!r} is ignored", stacklevel=2)
@@ -172,7 +174,7 @@ def neuron_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = None
         return make_boxed_func(compile_graph(captured, examples))
 
     refuse_dynamic(graph)
-    backend: Any = aot_autograd(fw_compiler=compiler, keep_inference_input_mutations=True)  # type: ignore[no-untyped-call]
+    backend: Any = aot_autograd(fw_compiler=compiler, keep_inference_input_mutations=True)
     return backend(graph, inputs)
 
 

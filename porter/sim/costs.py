@@ -24,7 +24,9 @@ from porter.sim.watchers import Call, Copy, Event, Launch
 
 ESTIMATE = "estimate from published constants, not measured"
 _PICKS = frozenset({"index", "index_select", "gather", "embedding", "take"})
-_PLACES = frozenset({"index_copy", "_index_put_impl", "index_put", "scatter", "scatter_add", "index_add", "index_fill", "put"})
+_PLACES = frozenset(
+    {"index_copy", "_index_put_impl", "index_put", "scatter", "scatter_add", "index_add", "index_fill", "put"}
+)
 _OVERWRITES = frozenset({"fill", "zero", "copy"})
 _WIDE = WIDE_INTEGERS | {torch.float64}
 

@@ -40,17 +40,16 @@ def register(devices: int = 1) -> None:
         )
     setup = versions.internal("utils.backend_registration._setup_privateuseone_for_python_backend")
     setup(NAME, backend_module=runtime.make_module())
-    aten: Any = torch.library.Library("aten", "IMPL")
-    every: Any = torch.library.Library("_", "IMPL")
+    library: Any = torch.library.Library
+    aten, every = library("aten", "IMPL"), library("_", "IMPL")
     for operator, kernel in primitives.KERNELS.items():
         aten.impl(operator, kernel, KEY)
     for key in ("Conjugate", "Negative"):
         # Torch would resolve a lazy conjugate by a copy, which comes here again.
         for operator in ("_copy_from", "_copy_from_and_resize"):
             aten.impl(operator, torch.library.fallthrough_kernel, key)
-    for op in dispatch.structured():
-        aten.impl(f"{op._schema.name.removeprefix('aten::')}{'.' * bool(op._schema.overload_name)}{op._schema.overload_name}",
-                  functools.partial(dispatch.fallback, op), KEY)
+    for operator, op in dispatch.structured().items():
+        aten.impl(operator, functools.partial(dispatch.fallback, op), KEY)
     every.fallback(dispatch.fallback, KEY)
     autocast.register(aten, every)
     holes.fill()

@@ -209,14 +209,15 @@ def _wrap(value: Any, back: dict[int, torch.Tensor], index: int) -> Any:
     return value
 
 
-def structured() -> list[Any]:
+def structured() -> dict[str, Any]:
     """Overloads that torch would compose of an ``out=`` one for this device: they get the kernel themselves, which keeps
     their names, and is one dispatch instead of three."""
     has: Any = internal("_C._dispatch_has_kernel_for_dispatch_key", "structured operators")
     names: list[str] = internal("_C._dispatch_get_all_op_names", "structured operators")()
-    found = []
+    found = {}
     for name in sorted(names):
         if name.startswith("aten::") and has(name, "CompositeExplicitAutogradNonFunctional") and has(name, "CPU"):
-            packet, _, overload = name.removeprefix("aten::").partition(".")
-            found.append(getattr(getattr(torch.ops.aten, packet), overload or "default"))
+            word = name.removeprefix("aten::")
+            packet, _, overload = word.partition(".")
+            found[word] = getattr(getattr(torch.ops.aten, packet), overload or "default")
     return found

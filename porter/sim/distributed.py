@@ -20,9 +20,7 @@ from porter.sim.names import NAME
 from porter.sim.storage import on_device, to_host
 from porter.sim.watchers import Event, tell
 
-_INTEGERS = tuple(
-    getattr(torch, name) for name in ("int32", "int64", "uint32", "uint64") if hasattr(torch, name)
-)
+_INTEGERS = tuple(getattr(torch, name) for name in ("int32", "int64", "uint32", "uint64") if hasattr(torch, name))
 _Gloo: Any = dist.ProcessGroupGloo
 _Group: Any = dist.ProcessGroup
 _codes: Any = c10d

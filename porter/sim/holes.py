@@ -34,7 +34,7 @@ def _patch_storage_new() -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         """The arguments were for ``__new__``."""
 
-    torch.UntypedStorage.__new__ = new  # type: ignore[method-assign,assignment]
+    torch.UntypedStorage.__new__ = new  # type: ignore[method-assign]
     torch.UntypedStorage.__init__ = init  # type: ignore[method-assign]
 
 
@@ -123,5 +123,5 @@ def fill() -> None:
     _patch_storage_moves()
     _patch_accelerator()
     _patch_pinning()
-    torch.serialization.register_package(5, _tag, _restore)  # type: ignore[no-untyped-call]
+    torch.serialization.register_package(5, _tag, _restore)
     torch.Generator = generators.Generator  # type: ignore[assignment,misc]

@@ -60,7 +60,9 @@ class Journal:
             StrictError: in mode ``raise``.
         """
         entry = self.entries.setdefault(name, Entry(name))
-        with record(name, strict=self.strict, roots=self.roots, operators=self.operators, rates=self.rates) as recording:
+        with record(
+            name, strict=self.strict, roots=self.roots, operators=self.operators, rates=self.rates
+        ) as recording:
             try:
                 yield
             finally:

@@ -10,9 +10,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch.multiprocessing import reductions
 
 from porter.sim.watchers import WATCHERS, Event, tell
+
+_Reference: Any = reductions.StorageWeakRef
 
 # One logical core's memory of a Trainium 2 chip: 96 GiB over four (LNC=2).
 CAPACITY = 24 << 30
@@ -35,7 +37,7 @@ class Ledger:
         """A storage was handed out on device ``index``."""
         size = int(storage.nbytes())
         with self._lock:
-            self._live.append((StorageWeakRef(storage), size, index))
+            self._live.append((_Reference(storage), size, index))
             self._allocated[index] = self._allocated.get(index, 0) + size
             self._total[index] = self._total.get(index, 0) + size
             self._count[index] = self._count.get(index, 0) + 1

@@ -82,7 +82,17 @@ INSTEAD = {
     "multinomial": "Gumbel noise from the host and topk(1)",
 }
 _NOISE = "noise from the host, uploaded"
-for _name in ("normal", "uniform", "exponential", "random", "bernoulli", "randperm", "geometric", "cauchy", "log_normal"):
+for _name in (
+    "normal",
+    "uniform",
+    "exponential",
+    "random",
+    "bernoulli",
+    "randperm",
+    "geometric",
+    "cauchy",
+    "log_normal",
+):
     INSTEAD[_name] = _NOISE
 
 

@@ -65,7 +65,8 @@ def efficient_zero_tensor(
 def as_strided(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
     """``aten::as_strided``: a view on the same storage."""
     offset = self.storage_offset() if storage_offset is None else storage_offset
-    return _aten.as_strided_.default(_aten.alias.default(self), size, stride, offset)
+    result: torch.Tensor = _aten.as_strided_.default(_aten.alias.default(self), size, stride, offset)
+    return result
 
 
 def _like_meta(self: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -125,7 +126,8 @@ def resize_(self: torch.Tensor, size: Any, *, memory_format: Any = None) -> torc
         for extent in size:
             needed *= int(extent)
         if (self.storage_offset() + needed) * self.element_size() <= self.untyped_storage().nbytes():
-            return _aten.as_strided_.default(self, size, contiguous_strides(size), self.storage_offset())
+            _aten.as_strided_.default(self, size, contiguous_strides(size), self.storage_offset())
+            return self
         host = torch.empty(size, dtype=self.dtype, device="cpu")
         old = bytes_of(self.untyped_storage())[self.storage_offset() * self.element_size() :]
         if old.numel():

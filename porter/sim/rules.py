@@ -202,7 +202,13 @@ def _constants(call: Call) -> Iterator[Hit]:
 def after(call: Call) -> Iterator[Hit]:
     """What can be said of the result: 64-bit data that was made here."""
     for tensor in call.outputs:
-        if tensor.dtype in WIDE_INTEGERS and call.base not in _GIVES_INDEX | {"index", "index_select", "gather", "flip", "cat"}:
+        if tensor.dtype in WIDE_INTEGERS and call.base not in _GIVES_INDEX | {
+            "index",
+            "index_select",
+            "gather",
+            "flip",
+            "cat",
+        }:
             yield Hit("SIM105", call.full, f"{_short(tensor.dtype)} result")
             return
         if tensor.dtype == torch.float64 and torch.float64 not in _types(call.inputs):

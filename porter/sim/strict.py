@@ -71,7 +71,8 @@ class Finding:
 @dataclass
 class Strict:
     """A watcher that finds. ``roots``: look only at what happens in code under these folders or files. ``operators``: names
-    with a device kernel. ``found``: finding to how often; ``outside`` counts what happened elsewhere than in ``roots``."""
+    with a device kernel. ``found``: finding to how often; ``outside`` counts what happened elsewhere than in ``roots``.
+    """
 
     mode: Mode = Mode.RECORD
     roots: tuple[str, ...] = ()
@@ -139,4 +140,3 @@ class Strict:
 def roots_of(paths: Sequence[str | Path]) -> tuple[str, ...]:
     """Folders and files as the frames of their code name them."""
     return tuple(f"{Path(path).resolve()}/" if Path(path).is_dir() else str(Path(path).resolve()) for path in paths)
-

@@ -35,7 +35,9 @@ NEEDED = (
     Internal("_C._ExcludeDispatchKeyGuard", "autocast"),
     Internal("library.fallthrough_kernel", "autocast"),
     Internal("serialization.register_package", "save and load"),
-    Internal("distributed.ProcessGroup", "collectives", "torch 2.13 renamed its methods (all_gather_single and others)"),
+    Internal(
+        "distributed.ProcessGroup", "collectives", "torch 2.13 renamed its methods (all_gather_single and others)"
+    ),
     Internal("distributed.ProcessGroupGloo", "collectives"),
 )
 

@@ -208,5 +208,7 @@ def holds_too_much(x, i):
     return [torch.empty(3 << 30, dtype=torch.float32, device=x.device) for _ in range(3)]  # expect NCC_EOOM001
 
 
-KERNELS = [value for name, value in list(globals().items()) if callable(value) and getattr(value, "__module__", "") == __name__]
+KERNELS = [
+    value for name, value in list(globals().items()) if callable(value) and getattr(value, "__module__", "") == __name__
+]
 KERNELS = [one for one in KERNELS if one is not helper]

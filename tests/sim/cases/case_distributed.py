@@ -59,7 +59,9 @@ def _integer_reductions(rank):
         with pytest.raises(RuntimeError, match="NCC_EVRF061"):
             dist.all_reduce(torch.ones(2, dtype=getattr(torch, name), device=D))
     with pytest.raises(RuntimeError, match="NCC_EVRF063"):
-        dist.reduce_scatter_tensor(torch.ones(1, dtype=torch.int32, device=D), torch.ones(2, dtype=torch.int32, device=D))
+        dist.reduce_scatter_tensor(
+            torch.ones(1, dtype=torch.int32, device=D), torch.ones(2, dtype=torch.int32, device=D)
+        )
     with pytest.raises(RuntimeError, match="PRODUCT"):
         dist.reduce_scatter_tensor(torch.ones(1, device=D), torch.ones(2, device=D), op=dist.ReduceOp.PRODUCT)
 
@@ -85,6 +87,32 @@ def _point_to_point(rank):
     t = torch.full((2,), float(rank), device=D)
     dist.send(t, 1) if rank == 0 else dist.recv(t, 0)
     assert t.tolist() == [0, 0]
+
+
+def _findings(rank):
+    splits = [1, 2] if rank == 0 else [2, 1]
+    x, i = torch.arange(3.0, device=D), torch.ones(2, dtype=torch.int32, device=D)
+    o, p = torch.empty(3, device=D), torch.ones(1, dtype=torch.int32, device=D)
+    with sim.record(roots=[__file__]) as recording:
+        with pytest.raises(NotImplementedError):
+            dist.all_to_all_single(o, x, splits, splits)  # expect SIM109
+        with pytest.raises(RuntimeError):
+            dist.all_reduce(i)  # expect NCC_EVRF061
+        with pytest.raises(RuntimeError):
+            dist.reduce_scatter_tensor(p, i)  # expect NCC_EVRF063
+        dist.send(x, 1) if rank == 0 else dist.recv(x, 0)  # expect SIM111
+        dist.all_reduce(x)
+    lines = Path(__file__).read_text().splitlines()
+    told = [(one.code, lines[one.line - 1].partition("# expect ")[2]) for one in recording.findings]
+    assert [code for code, _ in told] == ["SIM109", "NCC_EVRF061", "NCC_EVRF063", "SIM111"], told
+    assert all(code == expected for code, expected in told), told
+    assert (recording.cost.collectives, recording.cost.collective_bytes) == (1, 12)
+
+
+def _late_group(rank):
+    with sim.record() as recording:
+        dist.new_group([0, 1])
+    assert "SIM112" in {one.code for one in recording.findings}
 
 
 def _functional(rank):
@@ -122,7 +150,7 @@ def _compiled(rank):
 
 CASES = (
     _all_reduce, _all_gather, _reduce_scatter, _all_to_all, _uneven_all_to_all, _integer_reductions, _broadcast_and_groups,
-    _objects, _point_to_point, _functional, _mesh, _bytes_of_float8, _compiled,
+    _objects, _point_to_point, _functional, _mesh, _findings, _late_group, _bytes_of_float8, _compiled,
 )  # fmt: skip
 
 

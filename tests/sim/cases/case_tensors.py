@@ -172,7 +172,22 @@ def test_rows_of_a_cache() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64".split(),
+    [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "complex64",
+    ],
 )
 def test_types(name: str) -> None:
     dtype = getattr(torch, name)
@@ -240,7 +255,12 @@ def test_host_only_forms_raise() -> None:
 def test_lazy_conjugates_and_negatives() -> None:
     host = torch.randn(3, 2, dtype=torch.complex64)
     x = host.to(D)
-    for form in (lambda t: t.conj(), lambda t: t.conj().imag, lambda t: t.conj().t() @ t, lambda t: t.conj().clone().real):
+    for form in (
+        lambda t: t.conj(),
+        lambda t: t.conj().imag,
+        lambda t: t.conj().t() @ t,
+        lambda t: t.conj().clone().real,
+    ):
         assert torch.equal(form(x).cpu().resolve_conj().resolve_neg(), form(host).resolve_conj().resolve_neg())
     x.conj().imag.fill_(2)
     host.conj().imag.fill_(2)
