@@ -75,6 +75,12 @@ CODES: dict[str, Code] = {
             _EAGER,
         ),
         Code(
+            "SIM113",
+            "the caller's own tensor is strided: a write of it copies the whole buffer",
+            "callers keep outputs and caches in one piece",
+            _MEASURED,
+        ),
+        Code(
             "SIM114", "a compiled function is compiled again for other inputs",
             "one compiled callable a shape, warmed up before serving", _MEASURED,
         ),

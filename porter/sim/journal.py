@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,15 +53,15 @@ class Journal:
     entries: dict[str, Entry] = field(default_factory=dict)
 
     @contextmanager
-    def call(self, name: str) -> Iterator[None]:
-        """One call of ``name``; counted when it ends, also when it raises.
+    def call(self, name: str, arguments: Iterable[object] = ()) -> Iterator[None]:
+        """One call of ``name`` with ``arguments``; counted when it ends, also when it raises.
 
         Raises:
             StrictError: in mode ``raise``.
         """
         entry = self.entries.setdefault(name, Entry(name))
         with record(
-            name, strict=self.strict, roots=self.roots, operators=self.operators, rates=self.rates
+            name, strict=self.strict, roots=self.roots, arguments=arguments, operators=self.operators, rates=self.rates
         ) as recording:
             try:
                 yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from porter.sim.compile import REPORT
 from porter.sim.costs import Cost, Meter
 from porter.sim.operators import read_operators
 from porter.sim.rates import Rates
-from porter.sim.strict import Finding, Mode, Strict, roots_of
+from porter.sim.strict import Finding, Mode, Strict, given_of, roots_of
 from porter.sim.watchers import WATCHERS
 
 
@@ -72,6 +72,7 @@ def record(
     *,
     strict: str | Mode = Mode.RECORD,
     roots: Sequence[str | Path] = (),
+    arguments: Iterable[object] = (),
     operators: Path | None = None,
     rates: Rates | None = None,
 ) -> Iterator[Recording]:
@@ -81,6 +82,7 @@ def record(
         name: of the block, for its report.
         strict: ``off``, ``record`` or ``raise``.
         roots: folders or files; only what happens in code under them is a finding. Costs count everything.
+        arguments: what the caller passes in; strided writes that its own strides cause are the caller's.
         operators: a list of operators with a device kernel, in place of the built-in one.
         rates: in place of the built-in table.
 
@@ -90,7 +92,7 @@ def record(
         ValueError: an unknown mode.
     """
     listed = read_operators(operators)
-    watching = Strict(Mode(strict), roots_of(roots), listed)
+    watching = Strict(Mode(strict), roots_of(roots), listed, given_of(arguments))
     meter = Meter(rates or Rates(), listed)
     recording = Recording(name, watching, meter)
     before = REPORT.known()

@@ -13,12 +13,13 @@ from porter.sim.watchers import Call, Copy
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A finding before its place is known."""
+    """A finding before its place is known. ``about``: the strided tensor that was written."""
 
     code: str
     operator: str
     detail: str = ""
     rewrite: str = ""
+    about: torch.Tensor | None = None
 
 
 def _named(*names: str) -> frozenset[torch.dtype]:
@@ -185,10 +186,29 @@ def is_strided_view(tensor: torch.Tensor) -> bool:
     return False
 
 
+def dense_run(tensor: torch.Tensor) -> int:
+    """Elements that lie side by side in memory, from the innermost dimension outward.
+
+    >>> dense_run(torch.empty(4, 6)), dense_run(torch.empty(4, 6)[:, :2])
+    (24, 2)
+    """
+    run = 1
+    for step, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if extent > 1:
+            if step != run:
+                break
+            run *= extent
+    return run
+
+
+def _strided_hit(operator: str, tensor: torch.Tensor) -> Hit:
+    return Hit("SIM107", operator, f"shape {tuple(tensor.shape)}, strides {tuple(tensor.stride())}", about=tensor)
+
+
 def _strided(call: Call) -> Iterator[Hit]:
     for tensor in call.written:
         if is_strided_view(tensor):
-            yield Hit("SIM107", call.full, f"shape {tuple(tensor.shape)}, strides {tuple(tensor.stride())}")
+            yield _strided_hit(call.full, tensor)
 
 
 def _constants(call: Call) -> Iterator[Hit]:
@@ -235,7 +255,7 @@ def copy(move: Copy) -> Iterator[Hit]:
         if target.dtype in FNUZ:
             yield Hit("NCC_EVRF005", "aten::copy_", _short(target.dtype))
         if is_strided_view(target):
-            yield Hit("SIM107", "aten::copy_", f"shape {tuple(target.shape)}, strides {tuple(target.stride())}")
+            yield _strided_hit("aten::copy_", target)
 
 
 def _casts(source: torch.dtype, target: torch.dtype) -> Iterator[Hit]:

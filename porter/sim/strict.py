@@ -7,10 +7,12 @@ Modes: ``off``; ``record`` keeps every finding; ``raise`` raises ``StrictError``
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+
+import torch
 
 from porter.sim import callers, rules
 from porter.sim.codes import CODES
@@ -33,8 +35,9 @@ class Finding:
     """One thing that the device would not do, or not well.
 
     ``code`` is explained in the table of codes. ``operator`` as dispatched. ``path``, ``line``, ``function``: the innermost
-    line of the user's code; "" and 0 where there is none. ``detail``: types or shapes. ``rewrite``: what avoids it.
-    ``allowed``: a NEURON comment accepts it. ``compiled``: it happened in a compiled graph.
+    line of the user's code; "" and 0 where there is none. ``detail``: types or shapes when it was first met; findings that
+    differ in nothing else are one. ``rewrite``: what avoids it.
+    ``allowed``: a NEURON comment accepts it, or it is the caller's. ``compiled``: it happened in a compiled graph.
     """
 
     code: str
@@ -42,7 +45,7 @@ class Finding:
     path: str
     line: int
     function: str
-    detail: str
+    detail: str = field(compare=False)
     rewrite: str
     allowed: bool = False
     compiled: bool = False
@@ -71,12 +74,14 @@ class Finding:
 @dataclass
 class Strict:
     """A watcher that finds. ``roots``: look only at what happens in code under these folders or files. ``operators``: names
-    with a device kernel. ``found``: finding to how often; ``outside`` counts what happened elsewhere than in ``roots``.
+    with a device kernel. ``given``: what the caller passed in, as ``given_of`` sees it; a write that is strided only because
+    the caller's tensor is becomes SIM113, which is the caller's to avoid, and allowed. ``found``: finding to how often; ``outside`` counts what happened elsewhere than in ``roots``.
     """
 
     mode: Mode = Mode.RECORD
     roots: tuple[str, ...] = ()
     operators: frozenset[str] = field(default_factory=read_operators)
+    given: dict[int, int] = field(default_factory=dict)
     found: dict[Finding, int] = field(default_factory=dict)
     outside: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -102,16 +107,24 @@ class Strict:
                 self.outside += 1
                 return
             place = callers.Place()
-        code = CODES[hit.code]
-        allowed = bool(code.mark) and code.mark in place.marks
+        number = "SIM113" if self._is_callers(hit) else hit.code
+        code = CODES[number]
+        allowed = number == "SIM113" or (bool(code.mark) and code.mark in place.marks)
         finding = Finding(
-            hit.code, hit.operator, place.path, place.line, place.function, hit.detail, hit.rewrite or code.rewrite, allowed,
+            number, hit.operator, place.path, place.line, place.function, hit.detail, hit.rewrite or code.rewrite, allowed,
             callers.in_graph(),
         )  # fmt: skip
         with self._lock:
             self.found[finding] = self.found.get(finding, 0) + 1
         if self.mode is Mode.RAISE and not allowed:
             raise StrictError(finding.render(), fix=finding.rewrite)
+
+    def _is_callers(self, hit: Hit) -> bool:
+        tensor = hit.about
+        if tensor is None or not self.given:
+            return False
+        run = self.given.get(tensor.untyped_storage().data_ptr())
+        return run is not None and rules.dense_run(tensor) >= run
 
     def starts(self, call: Call) -> None:
         """Look at an operator before it runs."""
@@ -135,6 +148,18 @@ class Strict:
 
     def launches(self, launch: Launch) -> None:
         """Its operators were seen one by one."""
+
+
+def given_of(values: Iterable[object]) -> dict[int, int]:
+    """Of the strided tensors among a caller's arguments: the memory's address to how many elements lie side by side."""
+    found: dict[int, int] = {}
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found.update(given_of(value))
+        elif isinstance(value, torch.Tensor) and rules.is_strided_view(value):
+            address, run = value.untyped_storage().data_ptr(), rules.dense_run(value)
+            found[address] = min(run, found.get(address, run))
+    return found
 
 
 def roots_of(paths: Sequence[str | Path]) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ def test_good_kernel_is_not_flagged(kernel) -> None:
 def test_every_code_is_caught_somewhere() -> None:
     """Codes of collectives and of torch.compile have tests of their own."""
     seen = {code for kernel in bad_kernels.KERNELS for code, _ in _expected(kernel)}
-    elsewhere = {"SIM109", "SIM111", "SIM112", "SIM114", "NCC_EMOD025", "NCC_EVRF061", "NCC_EVRF063"}
+    elsewhere = {"SIM109", "SIM111", "SIM112", "SIM113", "SIM114", "NCC_EMOD025", "NCC_EVRF061", "NCC_EVRF063"}
     assert seen | elsewhere == set(sim.CODES)
 
 
@@ -121,6 +121,34 @@ def test_findings_are_counted() -> None:
     assert [recording.times(one) for one in recording.findings] == [3]
     data = recording.to_dict()
     assert data["findings"][0]["times"] == 3 and data["findings"][0]["code"] == "SIM104"
+
+
+def test_other_shapes_are_the_same_finding() -> None:
+    x = _arguments()[0]
+    with sim.record() as recording:
+        for n in (2, 3, 4):
+            bad_kernels.writes_a_column(x[:n], None)
+    assert [(one.code, recording.times(one)) for one in recording.findings] == [("SIM107", 3)]
+    assert "(2,)" in recording.findings[0].detail
+
+
+def test_a_strided_argument_is_the_callers() -> None:
+    def kernel(out):
+        out.fill_(1.0)
+        out[1:3].copy_(out[:2] + 1)
+        out[:, 1:3] = 2.0
+
+    first = inspect.getsourcelines(kernel)[1]
+    wide = torch.zeros(4, 10).to(D)
+    out = wide[:, :6]
+    with sim.record(arguments=[1, [out]]) as recording:
+        kernel(out)
+    assert {(one.code, one.line - first) for one in recording.allowed} == {("SIM113", 1), ("SIM113", 2)}
+    assert {(one.code, one.line - first) for one in recording.findings} == {("SIM107", 3)}
+    whole = torch.zeros(4, 6).to(D)
+    with sim.record(arguments=[whole]) as recording:
+        kernel(whole)
+    assert {(one.code, one.line - first) for one in recording.findings} == {("SIM107", 3)} and not recording.allowed
 
 
 def test_the_list_of_operators_can_be_replaced(tmp_path: Path) -> None:
