@@ -1,0 +1,6 @@
+"""The device's name."""
+
+from __future__ import annotations
+
+NAME = "neuron"
+KEY = "PrivateUse1"
