@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -47,7 +48,7 @@ class Tokenizer:
     def _split(self, piece: str) -> list[str]:
         symbols = list(piece)
         while len(symbols) > 1:
-            pair = min(zip(symbols, symbols[1:], strict=False), key=lambda p: self._ranks.get(p, len(self._ranks)))
+            pair = min(itertools.pairwise(symbols), key=lambda p: self._ranks.get(p, len(self._ranks)))
             if pair not in self._ranks:
                 break
             symbols = _merge(symbols, pair)
@@ -107,7 +108,7 @@ def train(text: str, vocabulary: int) -> Tokenizer:
     while len(SPECIAL) + 256 + len(merges) < vocabulary:
         pairs: Counter[Pair] = Counter()
         for symbols, count in words.items():
-            for pair in zip(symbols, symbols[1:], strict=False):
+            for pair in itertools.pairwise(symbols):
                 pairs[pair] += count
         if not pairs:
             raise ValueError(f"the text gives {len(merges)} merges only")

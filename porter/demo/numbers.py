@@ -42,7 +42,8 @@ class Scaled:
         signed = np.where(self.codes >> sign_bit, -magnitude, magnitude)
         rows, columns = self.codes.shape
         scales = np.ldexp(1.0, self.exponents.astype(np.int64) - 127)
-        return signed * scales.repeat(self.block[0], 0)[:rows].repeat(self.block[1], 1)[:, :columns]
+        whole: Values = signed * scales.repeat(self.block[0], 0)[:rows].repeat(self.block[1], 1)[:, :columns]
+        return whole
 
 
 def quantised(values: Values, block: tuple[int, int], magnitudes: Values) -> Scaled:
@@ -70,7 +71,7 @@ def _nearest(magnitude: Values, magnitudes: Values) -> Codes:
 
 def packed(codes: Codes) -> Codes:
     """Two e2m1 codes a byte along the last axis, the first in the low half."""
-    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+    return (codes[..., 0::2] | (codes[..., 1::2] << 4)).astype(np.uint8)
 
 
 def bfloat16(values: Values) -> NDArray[np.uint16]:

@@ -10,6 +10,7 @@ turns when any module is wrong.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -111,7 +112,7 @@ def recipe(seed: int, tokenizer: Tokenizer, text: str) -> Recipe:
     counts: dict[int, Counter[int]] = {token: Counter() for token in range(layout.VOCABULARY)}
     for paragraph in text.split("\n\n"):
         tokens = [BOS, *tokenizer.encode(paragraph.strip()), EOS]
-        for token, follower in zip(tokens, tokens[1:], strict=False):
+        for token, follower in itertools.pairwise(tokens):
             counts[token][follower] += 1
     pairs = [(count, token, follower) for token, seen in counts.items() for follower, count in seen.items()]
     used: Counter[int] = Counter()
