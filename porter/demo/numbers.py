@@ -57,7 +57,7 @@ def quantised(values: Values, block: tuple[int, int], magnitudes: Values) -> Sca
     scales = np.ldexp(1.0, exponent).repeat(height, 0).repeat(width, 1)
     codes = _nearest(np.abs(values) / scales, magnitudes)
     sign_bit = 7 if len(magnitudes) > 8 else 3
-    codes |= (values < 0).astype(np.uint8) << sign_bit
+    codes |= np.signbit(values).astype(np.uint8) << sign_bit
     return Scaled(codes, (exponent + 127).astype(np.uint8), block, magnitudes)
 
 
