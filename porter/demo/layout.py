@@ -21,7 +21,7 @@ HEADS, HEAD_DIM = 4, 512
 Q_RANK, O_RANK, O_GROUPS = 128, 64, 2
 STREAMS = 4
 INDEX_HEADS, INDEX_DIM = 32, 128
-EXPERTS, EXPERT_WIDTH = 8, 64
+EXPERTS, EXPERTS_PER_TOKEN, EXPERT_WIDTH = 8, 2, 64
 RATIOS = (0, 2, 2, 1, 1, 1)
 KV_SOURCES, INDEX_SOURCES = (1, 3), (1, 3, 4)
 ENGRAM_LAYERS, NGRAM, ENGRAM_HEADS, ENGRAM_DIM, ENGRAM_ROWS = (1,), 3, 2, 128, 1000
@@ -152,7 +152,7 @@ def config(*, released: bool, dtype: str) -> dict[str, Any]:
         "hc_mult": STREAMS, "hc_eps": 1e-6, "hc_sinkhorn_iters": 20,
         "index_topk": 64, "index_n_heads": INDEX_HEADS, "index_head_dim": INDEX_DIM,
         "moe_intermediate_size": EXPERT_WIDTH, "n_routed_experts": EXPERTS, "n_shared_experts": 1,
-        "num_experts_per_tok": 2, "routed_scaling_factor": 1.5, "scoring_func": "sqrtsoftplus",
+        "num_experts_per_tok": EXPERTS_PER_TOKEN, "routed_scaling_factor": 1.5, "scoring_func": "sqrtsoftplus",
         "norm_topk_prob": True, "topk_method": "noaux_tc",
         # Required keys of the draft model, which is off.
         "dspark_block_size": 5, "dspark_target_layer_ids": [3, 4, 5], "dspark_markov_rank": 64,

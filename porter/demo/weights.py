@@ -24,15 +24,23 @@ from porter.demo.layout import Item, Kind
 from porter.demo.numbers import Values
 
 LEXICAL = 192
+"""Dimensions that hold which token stands there; the last ``EXPERTS`` of them say which experts are its own."""
+
+_OWN, _OTHER = 2.0, -0.7
+_BONUS = (28.0, 19.0, 12.0)
+"""Of a token's followers, by rank: what the head gains where the token's embedding is all there is."""
+
 RIVALS, RIVALS_AT_LEAST = 3, 2
 """Tokens that compete after each token."""
 
 FOLLOWS_AT_MOST = 12
 """Tokens that one token may follow, so that none wins everywhere."""
 
+_ROUTING = slice(LEXICAL - layout.EXPERTS, LEXICAL)
+
 # Standard deviations, each in units of what keeps its module's output at the size of its input.
 _GAINS = {
-    "attn.wq_b": 1.5, "attn.wo_a": 1.5, "attn.wo_b": 0.5, "w2": 0.35, "engram.wkv": 0.5,
+    "attn.wq_b": 1.5, "attn.wo_a": 1.5, "attn.wo_b": 0.16, "w2": 0.2, "engram.wkv": 0.3,
 }  # fmt: skip
 
 
@@ -42,6 +50,7 @@ class Recipe:
 
     seed: int
     followers: Mapping[int, Sequence[int]]
+    """Likeliest first."""
 
     def values(self, item: Item) -> Values:
         """Values of one tensor before it is rounded to its format."""
@@ -63,6 +72,8 @@ class Recipe:
             return self.normal(name, shape)
         if part in ("ffn.gate.bias", "ffn.gate.bias_vl"):
             return 0.1 * self.normal(name, shape)
+        if part == "ffn.gate.weight":
+            return self._gate(name, shape)
         if part == "engram.embed.weight":
             return self._blocks(name, shape, (1, 32))
         gain = next((gain for key, gain in _GAINS.items() if key in part), 1.0)
@@ -91,14 +102,25 @@ class Recipe:
     def _embedding(self) -> Values:
         table = self.normal("embed.weight", (layout.VOCABULARY, layout.HIDDEN))
         table[:, LEXICAL:] *= 0.1
+        table[:, _ROUTING] = _OTHER
+        draws = self.normal("embed.weight/experts", (layout.VOCABULARY, layout.EXPERTS))
+        own = np.argsort(draws, axis=1, kind="stable")[:, : layout.EXPERTS_PER_TOKEN]
+        np.put_along_axis(table[:, _ROUTING], own, _OWN, axis=1)
         return table
+
+    def _gate(self, name: str, shape: tuple[int, ...]) -> Values:
+        """Each expert looks at its own dimension of the embedding, and a little at everything else."""
+        gate = 0.3 / math.sqrt(layout.HIDDEN) * self.normal(name, shape)
+        gate[:, _ROUTING] += np.eye(layout.EXPERTS)
+        return gate
 
     def _head(self) -> Values:
         lexical = self._embedding()[:, :LEXICAL]
         head = np.zeros((layout.VOCABULARY, layout.HIDDEN))
         for token, following in self.followers.items():
-            for follower in following:
-                head[follower, :LEXICAL] += lexical[token] * (20 / LEXICAL)
+            for follower, bonus in zip(following, _BONUS, strict=False):
+                head[follower, :LEXICAL] += lexical[token] * (bonus / LEXICAL)
+        head[:, _ROUTING] = 0
         context = self.normal("head.weight", (layout.VOCABULARY, layout.HIDDEN - LEXICAL))
         head[:, LEXICAL:] = context * (4 / math.sqrt(layout.HIDDEN - LEXICAL))
         for special in range(len(SPECIAL)):
