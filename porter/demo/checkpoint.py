@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from porter.demo import corpus, layout, numbers, tensorfile
+from porter.demo import corpus, layout, rounding, tensorfile
 from porter.demo.bpe import Tokenizer, train
 from porter.demo.layout import Item, Kind
 from porter.demo.tensorfile import Tensor
@@ -66,27 +66,27 @@ def _tensors(recipe: Recipe, variant: Variant) -> Iterator[tuple[str, Tensor]]:
             case Kind.F32:
                 yield item.name, Tensor("F32", item.shape, values.astype("<f4").tobytes())
             case Kind.BF16:
-                rounded = numbers.bfloat16(values)
-                yield item.name, _plain(item, numbers.from_bfloat16(rounded), variant)
+                rounded = rounding.bfloat16(values)
+                yield item.name, _plain(item, rounding.from_bfloat16(rounded), variant)
             case _:
                 block = (32, 32) if item.kind is Kind.BLOCK_FP8 else (1, 32)
-                magnitudes = numbers.E2M1 if item.kind is Kind.EXPERT_FP4 else numbers.E4M3
-                scaled = numbers.quantised(values, block, magnitudes)
+                magnitudes = rounding.E2M1 if item.kind is Kind.EXPERT_FP4 else rounding.E4M3
+                scaled = rounding.quantised(values, block, magnitudes)
                 if variant is Variant.RELEASED:
                     yield from _blocks(item, scaled)
                 else:
                     yield item.name, _plain(item, scaled.values, variant)
 
 
-def _plain(item: Item, values: numbers.Values, variant: Variant) -> Tensor:
+def _plain(item: Item, values: rounding.Values, variant: Variant) -> Tensor:
     if variant is Variant.FP32:
         return Tensor("F32", item.shape, values.astype("<f4").tobytes())
-    return Tensor("BF16", item.shape, numbers.bfloat16(values).astype("<u2").tobytes())
+    return Tensor("BF16", item.shape, rounding.bfloat16(values).astype("<u2").tobytes())
 
 
-def _blocks(item: Item, scaled: numbers.Scaled) -> Iterator[tuple[str, Tensor]]:
+def _blocks(item: Item, scaled: rounding.Scaled) -> Iterator[tuple[str, Tensor]]:
     if item.kind is Kind.EXPERT_FP4:
-        codes, dtype = numbers.packed(scaled.codes), "I8"
+        codes, dtype = rounding.packed(scaled.codes), "I8"
     else:
         codes, dtype = scaled.codes, "F8_E4M3"
     yield item.name, Tensor(dtype, codes.shape, np.ascontiguousarray(codes).tobytes())

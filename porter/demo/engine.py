@@ -78,7 +78,7 @@ class Engine:
         commands_read, commands_write = os.pipe()
         answers_read, answers_write = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, str(CHILD), str(commands_read), str(answers_write)],
+            [sys.executable, "-P", str(CHILD), str(commands_read), str(answers_write)],
             cwd=workspace.root,
             env=workspace.environment(**(environment or {})),
             stdin=subprocess.DEVNULL,

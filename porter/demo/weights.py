@@ -21,7 +21,7 @@ import numpy as np
 from porter.demo import layout
 from porter.demo.bpe import BOS, EOS, SPECIAL, Tokenizer
 from porter.demo.layout import Item, Kind
-from porter.demo.numbers import Values
+from porter.demo.rounding import Values
 
 LEXICAL = 192
 """Dimensions that hold which token stands there; the last ``EXPERTS`` of them say which experts are its own."""

@@ -118,7 +118,9 @@ def require_packages() -> None:
 
 
 def _once(target: Path, make: Callable[[Path], object]) -> None:
-    """Make ``target`` beside itself, then rename it into place."""
+    """Make ``target`` beside itself, then rename it into place. What a killed run left there is removed first."""
+    for rest in target.parent.glob(f".{target.name}-*"):
+        shutil.rmtree(rest, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         made = Path(folder) / "made"
         make(made)

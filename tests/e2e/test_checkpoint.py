@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from porter.demo import checkpoint, corpus, layout, numbers
+from porter.demo import checkpoint, corpus, layout, rounding
 from porter.demo.bpe import BOS, EOS, IMAGE, PAD, SPECIAL, train
 from porter.demo.checkpoint import Variant
 
@@ -135,14 +135,16 @@ def test_training_needs_enough_text() -> None:
 
 def test_rounding_is_torchs() -> None:
     """On values in range, ties among them: e4m3 and bfloat16 bit for bit."""
-    magnitudes = np.concatenate((numbers.E4M3, (numbers.E4M3[1:] + numbers.E4M3[:-1]) / 2, np.linspace(0, 448, 9999)))
+    magnitudes = np.concatenate(
+        (rounding.E4M3, (rounding.E4M3[1:] + rounding.E4M3[:-1]) / 2, np.linspace(0, 448, 9999))
+    )
     values = np.concatenate((magnitudes, -magnitudes)).reshape(1, -1)
     values = values[:, : values.size // 32 * 32]
     cast = torch.tensor(values, dtype=torch.float32).to(torch.float8_e4m3fn)
     assert torch.equal(
-        torch.from_numpy(numbers.quantised(values, (1, values.size), numbers.E4M3).codes), cast.view(torch.uint8)
+        torch.from_numpy(rounding.quantised(values, (1, values.size), rounding.E4M3).codes), cast.view(torch.uint8)
     )
-    rounded = torch.from_numpy(numbers.bfloat16(values).view(np.int16)).view(torch.bfloat16)
+    rounded = torch.from_numpy(rounding.bfloat16(values).view(np.int16)).view(torch.bfloat16)
     assert torch.equal(rounded, torch.tensor(values, dtype=torch.float32).bfloat16())
 
 
@@ -153,15 +155,15 @@ def test_rounding_is_torchs() -> None:
 def test_fp4_ties_go_to_the_even_code(value: float, code: int) -> None:
     row = np.zeros((1, 32))
     row[0, :2] = 6.0, value
-    found = numbers.quantised(row, (1, 32), numbers.E2M1)
+    found = rounding.quantised(row, (1, 32), rounding.E2M1)
     assert found.exponents.item() == 127 and found.codes[0, 1] == code
-    assert numbers.packed(found.codes)[0, 0] == 7 | code << 4
+    assert rounding.packed(found.codes)[0, 0] == 7 | code << 4
 
 
 @pytest.mark.parametrize(
     ("largest", "exponent"), [(448.0, 127), (448.1, 128), (224.0, 126), (0.0, 127), (2.0**-20, 99)]
 )
 def test_the_scale_is_the_smallest_power_of_two_that_holds_the_block(largest: float, exponent: int) -> None:
-    found = numbers.quantised(np.full((32, 32), largest), (32, 32), numbers.E4M3)
+    found = rounding.quantised(np.full((32, 32), largest), (32, 32), rounding.E4M3)
     assert found.exponents.item() == exponent
     assert abs(found.values[0, 0] - largest) <= largest / 16
