@@ -1,0 +1,147 @@
+"""DeepInfer's offline engine in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from porter.demo.errors import EngineError
+from porter.demo.workspace import Workspace
+
+Prompt = str | Sequence[int]
+
+CHILD = Path(__file__).with_name("child.py")
+_LOG_LINES = 40
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What one prompt gave.
+
+    ``top``: for each token, the likeliest ids with their log probabilities, where ``top_logprobs`` asked for them.
+    ``prompt_logprobs``: of the prompt's tokens, where asked for. ``finish_reason``: the engine's own word.
+    """
+
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    text: str
+    logprobs: Sequence[float]
+    top: Sequence[Sequence[tuple[int, float]]]
+    prompt_logprobs: Sequence[float]
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Completions in the order of the prompts, and how long the engine took for all of them."""
+
+    completions: Sequence[Completion]
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens, of all prompts together."""
+        return sum(len(completion.tokens) for completion in self.completions) / self.seconds
+
+
+class Engine:
+    """A running engine; a context manager. ``seconds``: what its start took.
+
+    Parameters:
+        workspace: the applied checkout that runs.
+        model: checkpoint folder.
+        arguments: of DeepInfer's ``EngineArgs``, by name.
+        environment: variables beyond the workspace's.
+
+    Raises EngineError, with the end of the engine's log, where it does not start or dies.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        model: Path,
+        arguments: Mapping[str, Any],
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._log = tempfile.NamedTemporaryFile(prefix="porter-demo-", suffix=".log")  # noqa: SIM115
+        commands_read, commands_write = os.pipe()
+        answers_read, answers_write = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(CHILD), str(commands_read), str(answers_write)],
+            cwd=workspace.root,
+            env=workspace.environment(**(environment or {})),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(commands_read, answers_write),
+        )
+        os.close(commands_read)
+        os.close(answers_write)
+        self._commands = os.fdopen(commands_write, "w", buffering=1)
+        self._answers = os.fdopen(answers_read)
+        try:
+            self.seconds: float = self._ask({"model": str(model), "arguments": dict(arguments)})["seconds"]
+        except BaseException:
+            self.close()
+            raise
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    ) -> Answer:
+        """Generate for all ``prompts`` in one call of ``LLM.generate``.
+
+        ``sampling``: DeepInfer's ``SamplingParams`` by name, for all prompts or one a prompt.
+        """
+        each = [dict(sampling or {})] * len(prompts) if not isinstance(sampling, Sequence) else [*map(dict, sampling)]
+        command = {"prompts": [p if isinstance(p, str) else [*map(int, p)] for p in prompts], "sampling": each}
+        answer = self._ask(command)
+        return Answer(tuple(Completion(**completion) for completion in answer["completions"]), answer["seconds"])
+
+    def log(self) -> str:
+        """What the engine printed so far."""
+        return Path(self._log.name).read_text(errors="replace")
+
+    def _ask(self, command: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            self._commands.write(json.dumps(command) + "\n")
+            line = self._answers.readline()
+        except BrokenPipeError:
+            line = ""
+        answer: Mapping[str, Any] = json.loads(line) if line else {}
+        if line and "error" not in answer:
+            return answer
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_PATIENCE)
+        tail = "\n".join(self.log().splitlines()[-_LOG_LINES:])
+        raise EngineError(f"the engine stopped:\n{answer.get('error') or tail}", fix="read the lines above")
+
+    def close(self) -> None:
+        """Let the engine shut down, and wait for it. Safe to call twice."""
+        for pipe in (self._commands, self._answers):
+            with suppress(BrokenPipeError):
+                pipe.close()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
