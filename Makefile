@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
-.PHONY: sync check test verify lint bench format-header clean
+.PHONY: sync check test e2e verify lint bench format-header clean
 
 $(STAMP)-tool: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,7 +26,11 @@ check: $(STAMP)-tool
 
 test: $(STAMP)-test format-header
 	$(BIN)/porter check
-	$(PYTEST) $(TESTS)
+	$(PYTEST) --ignore tests/e2e $(TESTS)
+
+# The engine end to end on a tiny checkpoint: many engine starts, not part of `make test` yet.
+e2e: $(STAMP)-test format-header
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/e2e
 
 # Upstream's own kernel tests on the emitted backend.
 verify: $(STAMP)-test
@@ -45,6 +49,7 @@ lint: $(STAMP)-test
 
 bench: $(STAMP)-test
 	$(BIN)/python benchmarks/analysis.py
+	$(BIN)/python benchmarks/kernels.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
