@@ -414,6 +414,24 @@ def apply(
     typer.echo("nothing changed" if plan.up_to_date else f"applied {len(plan.changes)} files")
 
 
+@app.command(epilog="Examples:  porter demo   |   porter demo --max-tokens 64 'the river'")
+def demo(
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="Texts to go on from; a few of its own by default.")
+    ] = None,
+    project: Project = Path(),
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens to generate for each prompt.")] = 32,
+    offline: Offline = False,
+) -> None:
+    """Run DeepInfer itself on the emitted backend, on this machine's CPU, from prompt to text. Needs the `proof` and `engine` extras."""
+    from porter.demo.api import DemoOptions, render
+    from porter.demo.api import demo as run
+
+    defaults = DemoOptions()
+    options = DemoOptions(tuple(prompts) if prompts else defaults.prompts, max_tokens=max_tokens, offline=offline)
+    typer.echo(render(run(_config(project), options, progress=_progress())), nl=False)
+
+
 def main() -> NoReturn:
     """Entry point: errors become one message, the fix, and the exit code of their class."""
     try:
