@@ -13,12 +13,13 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from porter.config import ENGINE, SOURCE_NAMES, Config
+from porter.config import Config
 from porter.drift import extract, interface_digest
 from porter.errors import SourceError, UsageError
 from porter.findings import Finding
 from porter.lock import Lock, read_lock
 from porter.overrides import PINS_NAME, Overrides, Pin, read_pins
+from porter.pins import source_name
 from porter.sources.cache import default_cache
 from porter.surface.model import Symbol
 from porter.tree import write_atomic
@@ -26,11 +27,6 @@ from porter.tree import write_atomic
 STALE = "PT021"
 # Lines of a difference that a finding shows; `porter ack SYMBOL --show` prints all of it.
 _SHOWN = 60
-
-
-def source_name(symbol: Symbol) -> str:
-    """The source that a symbol was read from, as porter.toml names it."""
-    return symbol.source if symbol.source in SOURCE_NAMES else ENGINE
 
 
 def remember(
@@ -112,9 +108,11 @@ def show(
         name = source_name(symbol)
         sources = resolve_sources(config, Request(offline=offline, only=(name,)), lock, cache=cache)
         remember([symbol], {name: sources[name].root}, declarations=config.declarations_path, cache=cache)
+        text = difference(pin, symbol, cache=cache)
+    if text is None:
         fetch(pin, symbol, config, offline=offline, cache=cache)
-        text = difference(pin, symbol, cache=cache) or ""
-    return text
+        text = difference(pin, symbol, cache=cache)
+    return text or ""
 
 
 def fetch(pin: Pin, symbol: Symbol, config: Config, *, offline: bool = False, cache: Path | None = None) -> None:

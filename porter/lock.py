@@ -65,10 +65,10 @@ class Lock:
         """Every public path (ids and aliases) to the id it stands for."""
         table = {alias: symbol.id for symbol in self.symbols.values() for alias in symbol.aliases}
         for symbol in self.symbols.values():
-            head, _, rest = symbol.qualname.partition(".")
-            owner = self.symbols.get(symbol.id[: len(symbol.id) - len(rest) - 1]) if rest else None
-            if owner is not None and owner.qualname == head:
-                table.update({f"{alias}.{rest}": symbol.id for alias in owner.aliases})
+            owner = self.symbols.get(symbol.owner)
+            if owner is not None and owner.qualname == symbol.qualname.partition(".")[0]:
+                member = symbol.id.removeprefix(owner.id)
+                table.update({alias + member: symbol.id for alias in owner.aliases})
         table.update({identity: identity for identity in self.symbols})
         return table
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from porter.config import ENGINE, Config
+from porter.config import ENGINE, SOURCE_NAMES, Config
 from porter.drift import interface_digest
 from porter.errors import UsageError
 from porter.lock import Lock
-from porter.overrides import BACKEND_SURFACE, PINS_NAME, Overrides, Pin, write_pins
+from porter.overrides import PINS_NAME, Overrides, Pin, write_pins
 from porter.plan import Freshness, Plan
+from porter.surface.model import Symbol
 from porter.tree import write_atomic
 
 
@@ -36,9 +37,14 @@ def find_symbol(lock: Lock, name: str) -> str:
     raise UsageError(f"upstream has no {name!r}{hint}", fix="`porter status --names` lists the names")
 
 
+def source_name(symbol: Symbol) -> str:
+    """The source that a symbol was read from, as porter.toml names it."""
+    return symbol.source if symbol.source in SOURCE_NAMES else ENGINE
+
+
 def source_of(lock: Lock, symbol: str) -> str:
     """The upstream release that a symbol was read from, ``deepinfer==0.1.0``."""
-    name = ENGINE if symbol.startswith(BACKEND_SURFACE + ".") else lock.symbols[symbol].source
+    name = source_name(lock.symbols[symbol])
     source = lock.source(name)
     return source.requirement if source else name
 

@@ -161,10 +161,8 @@ def make_plan(config: Config, lock: Lock, overrides: Overrides) -> Plan:
 def _members(surface: Surface) -> Mapping[str, tuple[Symbol, ...]]:
     table: dict[str, list[Symbol]] = {}
     for symbol in surface.symbols:
-        _, _, rest = symbol.qualname.partition(".")
-        if rest:
-            owner = symbol.id[: len(symbol.id) - len(rest) - 1]
-            table.setdefault(owner, []).append(symbol)
+        if symbol.owner:
+            table.setdefault(symbol.owner, []).append(symbol)
     return {owner: tuple(rows) for owner, rows in table.items()}
 
 
@@ -432,7 +430,7 @@ _ENUM_BASES = {
     "enum.Flag",
     "enum.IntFlag",
 }
-_EXCEPTION_BASES = {
+EXCEPTION_BASES = {
     "Exception",
     "RuntimeError",
     "ValueError",
@@ -457,7 +455,7 @@ def is_carried(symbol: Symbol, members: Iterable[Symbol]) -> bool:
         return (
             attributes_only and bool(rows) and all(is_closed(member.value) for member in rows) and not symbol.decorators
         )
-    if bases and bases <= _EXCEPTION_BASES:
+    if bases and bases <= EXCEPTION_BASES:
         return not rows and not symbol.decorators
     return False
 
@@ -527,8 +525,7 @@ def _classification_findings(plan: Plan, classifier: _Classifier) -> Iterator[Fi
 
 
 def _owner_decided(plan: Plan, entry: Entry) -> bool:
-    owner = entry.symbol.id[: len(entry.symbol.id) - len(entry.symbol.qualname.partition(".")[2]) - 1]
-    found = plan.by_id.get(owner)
+    found = plan.by_id.get(entry.symbol.owner)
     return found is None or found.state is not State.UNCLASSIFIED
 
 

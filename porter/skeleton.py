@@ -37,9 +37,8 @@ def make_skeleton(config: Config, lock: Lock, overrides: Overrides, identity: st
         UsageError: the name has an override already, is a member of a class, or belongs to a surface that is not emitted.
     """
     symbol = lock.symbols[identity]
-    if "." in symbol.qualname:
-        owner = identity[: len(identity) - len(symbol.qualname.partition(".")[2]) - 1]
-        raise UsageError(f"{identity} is a member of a class", fix=f"porter new {owner}")
+    if symbol.owner:
+        raise UsageError(f"{identity} is a member of a class", fix=f"porter new {symbol.owner}")
     module = next((m for s in emitted_surfaces(lock) for m in s.modules if identity in m.symbols), None)
     if module is None:
         raise UsageError(f"{identity} is not emitted", fix="name a factory of tilelang_ops.asc or a vendor name")

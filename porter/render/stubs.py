@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from porter.drift import signature_text
 from porter.overrides import override_path
-from porter.plan import Entry, Origin, State
+from porter.plan import EXCEPTION_BASES, Entry, Origin, State
 from porter.surface.model import Module, Parameter, ParameterKind, Signature, SymbolKind
 
 UNAVAILABLE = "neuron_unavailable"
@@ -111,17 +111,7 @@ def indent(text: str) -> str:
 
 def _kept_bases(entry: Entry) -> list[str]:
     """Bases that a stub keeps: those that callers catch or compare by."""
-    builtin = {
-        "Exception",
-        "RuntimeError",
-        "ValueError",
-        "TypeError",
-        "KeyError",
-        "NotImplementedError",
-        "AttributeError",
-        "OSError",
-    }
-    return [base.text for base in entry.symbol.bases if base.keyword is None and base.text in builtin]
+    return [base.text for base in entry.symbol.bases if base.keyword is None and base.text in EXCEPTION_BASES]
 
 
 def needs_unavailable(blocks: Iterable[str]) -> bool:

@@ -28,8 +28,9 @@ from porter.surface.model import (
 from porter.surface.namespace import Definition, Foreign, LoadedModule, ModuleReference, Program, Resolved
 
 PACKAGE = "deepinfer"
-_LAYERS = f"{PACKAGE}.model_executor.layers."
-OPERATORS = f"{_LAYERS}tilelang_ops"
+# Left out of the names that a backend's symbols go by.
+LAYERS = f"{PACKAGE}.model_executor.layers."
+OPERATORS = f"{LAYERS}tilelang_ops"
 SUFFIX = "_tl"
 REFERENCE_SUFFIX = "_ref"
 
@@ -207,7 +208,7 @@ def _call_sites(program: Program, factories: set[str]) -> Iterator[CallSite]:
 
 
 def _short(name: str) -> str:
-    return name.removeprefix(_LAYERS)
+    return name.removeprefix(LAYERS)
 
 
 def _short_symbol(symbol: Symbol) -> Symbol:

@@ -35,6 +35,16 @@ from porter.surface.namespace import (
 type BindingTable = Mapping[str, BindingFacts]
 
 
+def binding_table(bindings: Mapping[str, Iterable[BindingFacts]]) -> dict[str, BindingFacts]:
+    """C++ names by dotted path, the first of each; without submodules and without what stands for unread registrations."""
+    table: dict[str, BindingFacts] = {}
+    for module in sorted(bindings):
+        for binding in bindings[module]:
+            if binding.name != "*" and binding.kind != "module":
+                table.setdefault(".".join(part for part in (module, binding.scope, binding.name) if part), binding)
+    return table
+
+
 @dataclass(frozen=True)
 class _Node:
     """``own``: the body alone. ``label``: the body and how it is called. ``references``: (name, texts or node keys)."""

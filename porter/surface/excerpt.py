@@ -11,12 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from porter.config import ENGINE
-from porter.surface.bodies import Bodies, members_of
+from porter.surface.backend import LAYERS
+from porter.surface.bodies import Bodies, binding_table, members_of
 from porter.surface.model import BindingFacts, ClassFacts, Fact, ModuleFacts, Symbol
 from porter.surface.namespace import LoadedModule, Program
-
-# Symbols of the engine's backends go by shortened names.
-_LAYERS = "deepinfer.model_executor.layers."
 
 
 def excerpts(
@@ -33,16 +31,12 @@ def excerpts(
         bindings: C++ names by extension module; one of these is shown as the file that binds it.
     """
     program = Program(source, facts, extensions=bindings.keys())
-    table = {
-        ".".join(part for part in (module, one.scope, one.name) if part): one
-        for module, rows in bindings.items()
-        for one in rows
-    }
+    table = binding_table(bindings)
     bodies = Bodies(program, table)
     texts = _Texts(root)
     found: dict[str, str] = {}
     for symbol in symbols:
-        module = program.modules.get((_LAYERS if source == ENGINE else "") + symbol.module)
+        module = program.modules.get((LAYERS if source == ENGINE else "") + symbol.module)
         fact = _fact(module, symbol, bodies) if module is not None else None
         if fact is not None:
             found[symbol.id] = "\n".join(_sections(fact, bodies, program, texts))
@@ -53,7 +47,7 @@ def excerpts(
 
 def _fact(module: LoadedModule, symbol: Symbol, bodies: Bodies) -> Fact | None:
     """The definition whose body the symbol's digest is; a module may define a name several times."""
-    facts: Sequence[Fact] = (*module.facts.functions, *module.facts.classes, *module.facts.constants)
+    facts: Sequence[Fact] = module.facts.definitions
     for name in symbol.qualname.split("."):
         named = [fact for fact in facts if fact.name == name]
         exact = [fact for fact in named if bodies.body(fact) == symbol.body] or named

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from porter.surface import flow
-from porter.surface.bodies import Bodies
+from porter.surface.bodies import Bodies, binding_table
 from porter.surface.constructors import constructor
 from porter.surface.digest import combine
 from porter.surface.model import (
@@ -149,17 +149,13 @@ class Linker:
         self.source = source
         self.program = program
         self.package = program.package
-        self.table: dict[str, BindingFacts] = {}
+        self.table = binding_table(bindings)
         self.opaque: list[str] = list(program.opaque)
         for module in sorted(bindings):
             for binding in bindings[module]:
-                path = ".".join(part for part in (module, binding.scope, binding.name) if part)
                 if binding.name == "*":
                     place = f"{binding.path}:{binding.line}" if binding.path else module
                     self.opaque.append(f"{place}: {binding.opaque}")
-                    continue
-                if binding.kind != "module":
-                    self.table.setdefault(path, binding)
         self.submodules = self._extension_submodules(bindings)
         self.bodies = Bodies(program, self.table)
         self.wanted: dict[str, _Wanted] = {}

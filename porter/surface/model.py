@@ -375,6 +375,12 @@ class Symbol:
     opaque: str = ""
     is_async: bool = False
 
+    @property
+    def owner(self) -> str:
+        """Id of the class of the module that a member belongs to, "" for a name of the module itself."""
+        rest = self.qualname.partition(".")[2]
+        return self.id[: -len(rest) - 1] if rest else ""
+
 
 @dataclass(frozen=True)
 class Export:
