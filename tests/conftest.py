@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,24 @@ EXTRA = {
     "tileops": ("tileops", "tileops==0.1.0"),
     "fla": ("fla", "fla-core==0.6.0"),
 }
+
+
+# Set by tests that run their own file again with a device registered.
+TARGET = "PORTER_TEST_TARGET"
+# Its files install the device, each in a process of its own.
+DEVICE_CASES = ROOT / "tests" / "sim" / "cases"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A registered device stays for the life of the process, and changes what every later test sees."""
+    torch = sys.modules.get("torch")
+    if torch is None or TARGET in os.environ or item.path.is_relative_to(DEVICE_CASES):
+        return
+    device = torch._C._get_privateuse1_backend_name()
+    assert device == "privateuseone", (
+        f"the device {device!r} is registered in this process: expected a test that registers one to run a process of "
+        f"its own (tests/sim/sim_process.py)"
+    )
 
 
 @cache

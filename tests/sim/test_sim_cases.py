@@ -9,6 +9,7 @@ import pytest
 
 from tests.sim.sim_process import run
 
+PLUGIN = "tests.sim.cases.installed_device"
 CASES = sorted((Path(__file__).parent / "cases").glob("case_*.py"))
 
 
@@ -18,7 +19,7 @@ def test_there_are_cases() -> None:
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_case_file(path: Path) -> None:
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=case_*.py", "--no-header", str(path))
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, "-o", "python_files=case_*.py", "--no-header", str(path))
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
     assert " skipped" not in done.stdout

@@ -1,4 +1,4 @@
-"""Installs the device in the process of the cases."""
+"""Pytest plugin of the cases' own processes: installs the device. No conftest.py, which collecting the whole suite imports."""
 
 from __future__ import annotations
 
