@@ -889,17 +889,10 @@ def fp8_fp4_mqa_logits(
     return stored_logits(pieces, 0, max_seqlen_k, dtype)
 
 
-def get_paged_mqa_logits_metadata(context_lens: torch.Tensor, block_kv: int, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """A schedule for ``fp8_fp4_paged_mqa_logits``, which needs none: int32 zeros [num_sms + 1, 2].
-
-    Called as upstream's CUDA form, (context_lens, block_kv, num_sms, indices), or as Ascend's, (context_lens, num_heads, indices=...).
-    """
-    extra = set(kwargs) - {"num_sms", "indices"}
-    if extra or len(args) + len(kwargs) > 2:
-        raise TypeError(
-            f"get_paged_mqa_logits_metadata takes num_sms and indices, got {len(args)} more and {sorted(kwargs)}"
-        )
-    num_sms = args[0] if args else kwargs.get("num_sms", get_num_sms())
+def get_paged_mqa_logits_metadata(
+    context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A schedule for ``fp8_fp4_paged_mqa_logits``, which needs none: int32 zeros [num_sms + 1, 2]."""
     return torch.zeros((num_sms + 1, 2), dtype=torch.int32, device=context_lens.device)
 
 
@@ -912,21 +905,14 @@ def fp8_fp4_paged_mqa_logits(
     schedule_meta: torch.Tensor,
     max_context_len: int,
     indices: torch.Tensor | None = None,
-    **kwargs: Any,
 ) -> torch.Tensor:
     """``fp8_fp4_mqa_logits`` over a paged cache.
 
     ``q``: values [batch, next_n, heads, ..] and their scales. ``kv_cache``: uint8 [pages, tokens, 1, bytes + 4], in each page all
     tokens' values and then 4 scale bytes a token. ``weights``: [batch * next_n, heads]. ``context_lens``: int32 [batch, next_n].
-    ``block_table``: int32 [batch, blocks]. Ascend's ``use_ascend_kv_layout`` must be False.
+    ``block_table``: int32 [batch, blocks].
     Returns [batch * next_n, max_context_len]; columns from the row's context length on are not cleaned.
     """
-    if set(kwargs) - {"use_ascend_kv_layout"}:
-        raise TypeError(
-            f"fp8_fp4_paged_mqa_logits got unexpected arguments {sorted(set(kwargs) - {'use_ascend_kv_layout'})}"
-        )
-    if kwargs.get("use_ascend_kv_layout"):
-        raise NotImplementedError("use_ascend_kv_layout: not supported on Neuron (basic mode)")
     values, q_sf = q
     rows = values.shape[0] * values.shape[1]
     assert tuple(weights.shape) == (
