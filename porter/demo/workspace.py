@@ -20,6 +20,7 @@ from pathlib import Path
 
 from porter.config import ENGINE, Config
 from porter.demo.errors import BuildError, MissingPackagesError
+from porter.sources.cache import Cache, default_cache
 from porter.sources.progress import Progress, QuietProgress
 
 NEEDED = {
@@ -76,7 +77,7 @@ def prepare(
     """
     from porter.judging import payload
     from porter.lock import read_lock
-    from porter.sources.cache import Cache, default_cache
+    from porter.seams import api
     from porter.upstream import Request, resolve_sources
 
     require_packages()
@@ -85,17 +86,29 @@ def prepare(
         config, Request(offline=offline, only=(ENGINE,)), read_lock(config.lock_path), progress=progress
     )[ENGINE]
     files = payload(config.out_path)
-    root = root or default_cache() / "demo"
+    root = root or workspace_root()
     root.mkdir(parents=True, exist_ok=True)
-    locks = Cache(root)
-    key = _digest({**files, "/upstream": source.sha256.encode(), "/python": _interpreter().encode()})
+    # What applying writes, so that a seam's edit counts as much as an emitted file.
+    changes = {change.path: change.after or b"" for change in api.plan(source.top, files).changes}
+    key = _digest({**changes, "/upstream": source.sha256.encode(), "/python": _interpreter().encode()})
     checkout = root / f"checkout-{key}"
-    with locks.hold(f"checkout-{key}", shown):
+    with Cache(root).hold(f"checkout-{key}", shown):
         if not checkout.is_dir():
             with shown.task("applying the backend to a copy of DeepInfer"):
                 _once(checkout, lambda folder: _applied(source.top, files, folder))
+    add_extension(checkout, root, shown)
+    return Workspace(root, checkout)
+
+
+def add_extension(checkout: Path, root: Path, progress: Progress | None = None) -> None:
+    """Put the extension of an applied ``checkout`` into it: the one below ``root`` that was built of the same sources, or a new one.
+
+    Raises BuildError where it does not build.
+    """
+    shown = progress or QuietProgress()
     extension = root / f"extension-{_digest(_sources_of_extension(checkout))}"
-    with locks.hold(extension.name, shown):
+    root.mkdir(parents=True, exist_ok=True)
+    with Cache(root).hold(extension.name, shown):
         if not extension.is_dir():
             with shown.task("building the engine's extension (minutes, the first time)"):
                 _once(extension, lambda folder: _built(checkout, folder))
@@ -104,7 +117,11 @@ def prepare(
         for library in extension.iterdir():
             if not (target / library.name).exists():
                 _once(target / library.name, lambda path, library=library: shutil.copy2(library, path))  # type: ignore[misc]
-    return Workspace(root, checkout)
+
+
+def workspace_root() -> Path:
+    """Where ``prepare`` makes workspaces: a folder of porter's cache."""
+    return default_cache() / "demo"
 
 
 def require_packages() -> None:
@@ -156,7 +173,7 @@ def _built(checkout: Path, folder: Path) -> None:
             tail = "\n".join(done.stdout.splitlines()[-_LOG_LINES:])
             raise BuildError(
                 f"the engine's extension did not build (exit code {done.returncode}):\n{tail}",
-                fix="install GCC 13, or GCC 12 with libfmt-dev, and run the same command again",
+                fix="install a C++20 compiler (GCC 12 or later), and run the same command again",
             )
         folder.mkdir()
         for library in libraries:
