@@ -345,7 +345,7 @@ def ack(
 
 
 @app.command(
-    epilog="Examples:  porter verify   |   porter verify --enable all --junit report.xml   |   porter verify --select norm_tl   |   porter verify --full"
+    epilog="Examples:  porter verify   |   porter verify --enable all --junit report.xml   |   porter verify --select norm_tl   |   porter verify --device sim --json sim.json   |   porter verify --full"
 )
 def verify(
     project: Project = Path(),
@@ -354,7 +354,24 @@ def verify(
         list[str] | None, typer.Option("--select", metavar="FACTORY", help="Judge these factories only.")
     ] = None,
     flavour: Annotated[str, typer.Option("--flavour", help="Platform that upstream's tests see: npu or gpu.")] = "npu",
-    device: Annotated[str, typer.Option("--device", help="Torch device under test.")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="cpu|sim|neuron",
+            help="Where kernels run: a torch device, or `sim`, the simulated Neuron device, which adds strict findings and estimated costs.",
+        ),
+    ] = "cpu",
+    operators: Annotated[
+        Path | None,
+        typer.Option(
+            "--operators", metavar="FILE", help="With `sim`: the operators that have a device kernel in your SDK."
+        ),
+    ] = None,
+    rates: Annotated[
+        Path | None,
+        typer.Option("--rates", metavar="FILE", help="With `sim`: your own measurements, TOML or JSON, for the estimates."),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Upstream's own sizes, under memory and time caps.")] = False,
     jobs: Annotated[
         int | None, typer.Option("--jobs", help="Processes; by default one a processor, four at most.")
@@ -375,6 +392,8 @@ def verify(
         select=tuple(select) if select else None,
         flavour=flavour,
         device=device,
+        operators=operators,
+        rates=rates,
         full=full,
         jobs=jobs or min(4, os.cpu_count() or 1),
         progress=_progress(),
