@@ -370,7 +370,9 @@ def verify(
     ] = None,
     rates: Annotated[
         Path | None,
-        typer.Option("--rates", metavar="FILE", help="With `sim`: your own measurements, TOML or JSON, for the estimates."),
+        typer.Option(
+            "--rates", metavar="FILE", help="With `sim`: your own measurements, TOML or JSON, for the estimates."
+        ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Upstream's own sizes, under memory and time caps.")] = False,
     jobs: Annotated[
@@ -401,6 +403,36 @@ def verify(
     write_report(report, json_path=json, junit_path=junit)
     typer.echo(render_text(report), nl=False)
     raise typer.Exit(report.exit_code)
+
+
+@app.command(
+    epilog="Examples:  porter report --html report.html   |   porter report --html report.html --results cpu.json --results sim.json   |   porter report --html report.html --upstream ../deepinfer"
+)
+def report(
+    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="Write one self-contained page here.")],
+    project: Project = Path(),
+    enable: Enable = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help="What `porter verify --json` wrote, on a torch device or with `--device sim`; one of each at most.",
+        ),
+    ] = None,
+    upstream: Upstream = None,
+    vendor: Vendor = None,
+    offline: Offline = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that porter did not write.")] = False,
+) -> None:
+    """Write every name's state, tests, errors, device findings and costs, and the drift, as one HTML page."""
+    from porter.report.api import gather
+    from porter.report.html import write_page
+
+    config = _config(project, enable)
+    page = gather(config, tuple(results or ()), _request(upstream, vendor, offline), progress=_progress())
+    wrote = write_page(page, html, force=force)
+    typer.echo(f"wrote {html}: {len(page.rows)} names" if wrote else "nothing changed")
 
 
 @app.command(

@@ -458,7 +458,9 @@ def check_device(name: str) -> None:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError, AttributeError, NotImplementedError) as error:
         first = str(error).partition("\n")[0]
-        raise HarnessError(f"torch has no device {name!r} here: {first}", fix="--device cpu, or --device sim") from error
+        raise HarnessError(
+            f"torch has no device {name!r} here: {first}", fix="--device cpu, or --device sim"
+        ) from error
 
 
 def _preload(name: str) -> None:

@@ -19,7 +19,8 @@ COUNTS = (
 @dataclass(frozen=True)
 class DeviceFinding:
     """One strict finding. ``code`` of porter.sim's table; ``path`` and ``line`` of the code that caused it, an override's
-    where it was emitted from one. ``allowed``: a NEURON comment accepts it, or it is the caller's. ``times``: how often."""
+    where it was emitted from one. ``allowed``: a NEURON comment accepts it, or it is the caller's. ``times``: how often.
+    """
 
     code: str
     operator: str
