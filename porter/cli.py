@@ -345,7 +345,7 @@ def ack(
 
 
 @app.command(
-    epilog="Examples:  porter verify   |   porter verify --enable all --junit report.xml   |   porter verify --select norm_tl   |   porter verify --full"
+    epilog="Examples:  porter verify   |   porter verify --enable all --junit report.xml   |   porter verify --select norm_tl   |   porter verify --device sim --json sim.json   |   porter verify --full"
 )
 def verify(
     project: Project = Path(),
@@ -354,7 +354,26 @@ def verify(
         list[str] | None, typer.Option("--select", metavar="FACTORY", help="Judge these factories only.")
     ] = None,
     flavour: Annotated[str, typer.Option("--flavour", help="Platform that upstream's tests see: npu or gpu.")] = "npu",
-    device: Annotated[str, typer.Option("--device", help="Torch device under test.")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="cpu|sim|neuron",
+            help="Where kernels run: a torch device, or `sim`, the simulated Neuron device, which adds strict findings and estimated costs.",
+        ),
+    ] = "cpu",
+    operators: Annotated[
+        Path | None,
+        typer.Option(
+            "--operators", metavar="FILE", help="With `sim`: the operators that have a device kernel in your SDK."
+        ),
+    ] = None,
+    rates: Annotated[
+        Path | None,
+        typer.Option(
+            "--rates", metavar="FILE", help="With `sim`: your own measurements, TOML or JSON, for the estimates."
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Upstream's own sizes, under memory and time caps.")] = False,
     jobs: Annotated[
         int | None, typer.Option("--jobs", help="Processes; by default one a processor, four at most.")
@@ -375,6 +394,8 @@ def verify(
         select=tuple(select) if select else None,
         flavour=flavour,
         device=device,
+        operators=operators,
+        rates=rates,
         full=full,
         jobs=jobs or min(4, os.cpu_count() or 1),
         progress=_progress(),
@@ -382,6 +403,36 @@ def verify(
     write_report(report, json_path=json, junit_path=junit)
     typer.echo(render_text(report), nl=False)
     raise typer.Exit(report.exit_code)
+
+
+@app.command(
+    epilog="Examples:  porter report --html report.html   |   porter report --html report.html --results cpu.json --results sim.json   |   porter report --html report.html --upstream ../deepinfer"
+)
+def report(
+    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="Write one self-contained page here.")],
+    project: Project = Path(),
+    enable: Enable = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help="What `porter verify --json` wrote, on a torch device or with `--device sim`; one of each at most.",
+        ),
+    ] = None,
+    upstream: Upstream = None,
+    vendor: Vendor = None,
+    offline: Offline = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that porter did not write.")] = False,
+) -> None:
+    """Write every name's state, tests, errors, device findings and costs, and the drift, as one HTML page."""
+    from porter.report.api import gather
+    from porter.report.html import write_page
+
+    config = _config(project, enable)
+    page = gather(config, tuple(results or ()), _request(upstream, vendor, offline), progress=_progress())
+    wrote = write_page(page, html, force=force)
+    typer.echo(f"wrote {html}: {len(page.rows)} names" if wrote else "nothing changed")
 
 
 @app.command(
