@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from porter.demo.errors import EngineError
 from porter.demo.workspace import Workspace
@@ -66,6 +66,9 @@ class Engine:
     Raises EngineError, with the end of the engine's log, where it does not start or dies.
     """
 
+    child: ClassVar[Path] = CHILD
+    """What runs in the engine's process."""
+
     def __init__(
         self,
         workspace: Workspace,
@@ -78,7 +81,7 @@ class Engine:
         commands_read, commands_write = os.pipe()
         answers_read, answers_write = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(CHILD), str(commands_read), str(answers_write)],
+            [sys.executable, "-P", str(self.child), str(commands_read), str(answers_write)],
             cwd=workspace.root,
             env=workspace.environment(**(environment or {})),
             stdin=subprocess.DEVNULL,

@@ -137,8 +137,11 @@ def vision_items() -> Iterator[Item]:
         yield Item(name, shape, Kind.ZEROS)
 
 
-def config(*, released: bool, dtype: str) -> dict[str, Any]:
-    """config.json. ``released``: weights in FP8 and FP4, which is what the engine reads; else plain ``dtype``."""
+def config(*, released: bool, dtype: str, compressed: int) -> dict[str, Any]:
+    """config.json. ``released``: weights in FP8 and FP4, which is what the engine reads; else plain ``dtype``.
+
+    ``compressed``: tokens that the n-gram memory tells apart.
+    """
     text: dict[str, Any] = {
         "hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "num_key_value_heads": 1,
         "num_hidden_layers": LAYERS, "num_nextn_predict_layers": 0, "compress_ratios": list(RATIOS),
@@ -159,7 +162,7 @@ def config(*, released: bool, dtype: str) -> dict[str, Any]:
         "dspark_noise_token_id": PAD, "dspark_n_routed_experts": EXPERTS, "dspark_num_experts_per_tok": 2,
         "engram_layer_ids": list(ENGRAM_LAYERS), "engram_max_ngram_size": NGRAM, "engram_vocab_size": ENGRAM_ROWS,
         "engram_n_heads": ENGRAM_HEADS, "engram_head_dim": ENGRAM_DIM,
-        "engram_compressed_vocab_size": VOCABULARY, "engram_pad_token_id": PAD,
+        "engram_compressed_vocab_size": compressed, "engram_pad_token_id": PAD,
     }  # fmt: skip
     whole: dict[str, Any] = {
         "architectures": ["DeepseekV41ForCausalLM"], "model_type": "deepseek_v41", "dtype": dtype,
