@@ -1,11 +1,12 @@
 """Runs inside the engine's process: DeepInfer's own ``LLM``, told what to generate over a pipe.
 
 Called by path with two file descriptors, one to read commands from and one to answer to, each a JSON object a line.
-It imports nothing of porter and changes nothing of the engine.
+It changes nothing of the engine, and imports nothing of porter but the simulated device where it is asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -28,6 +29,8 @@ def main(commands_fd: int, answers_fd: int, serve: Serve | None = None) -> None:
 
         try:
             settings = json.loads(commands.readline())
+            if preload := os.environ.get("PORTER_DEMO_PRELOAD"):
+                importlib.import_module(preload)
             began = time.perf_counter()
             from deepinfer.entrypoints.llm import LLM  # type: ignore[import-not-found]
 
