@@ -127,7 +127,7 @@ def _selection(name: str, engine: Rows, oracle: Rows) -> Module:
     """The entries that an index chose: as many as it should, and none that the scores put clearly behind another.
 
     ``worst`` is then how far a chosen entry is behind one that was left, in units of the row's scores (times
-    ``ROW_LIMIT / TIE``, so that one limit serves all); infinite where the number is wrong.
+    ``ROW_LIMIT / TIE``, so that one limit serves all); infinite where the number is wrong. Ties count as the same.
     """
     import torch
 
@@ -147,7 +147,7 @@ def _selection(name: str, engine: Rows, oracle: Rows) -> Module:
     wrong = (mask.sum(1) != wanted) | (mask & ~visible & ~doubtful).any(1) | ((chosen >= 0).sum(1) != mask.sum(1))
     behind = torch.where(wrong, torch.inf, behind * (ROW_LIMIT / TIE))
     at = int(behind.argmax()) if len(behind) else 0
-    return Module(name, len(behind), (behind <= SAME).float().mean().item(), behind[at].item(), at)
+    return Module(name, len(behind), (behind <= ROW_LIMIT).float().mean().item(), behind[at].item(), at)
 
 
 def _doubtful_blocks(name: str, engine: Rows, oracle: Rows, width: int) -> torch.Tensor:
