@@ -1,6 +1,6 @@
 """The tiny DeepSeek-V4.1: its configuration, and the name, shape and kind of every tensor.
 
-The sizes are the smallest that DeepInfer's layouts allow. The six layers are, in order: window only; a ratio-2 source
+The sizes are the smallest that DeepInfer's layouts allow on a device. The six layers are, in order: window only; a ratio-2 source
 of keys and of index (with Engram before it); a ratio-2 layer that reuses both; a ratio-1 source that also chooses
 candidate blocks; a ratio-1 layer with an index of its own inside the candidates; a ratio-1 layer that reuses that.
 """
@@ -18,10 +18,10 @@ VOCABULARY = 512
 HIDDEN = 256
 LAYERS = 6
 HEADS, HEAD_DIM = 4, 512
-Q_RANK, O_RANK, O_GROUPS = 128, 64, 2
+Q_RANK, O_RANK, O_GROUPS = 128, 128, 2
 STREAMS = 4
 INDEX_HEADS, INDEX_DIM = 32, 128
-EXPERTS, EXPERTS_PER_TOKEN, EXPERT_WIDTH = 8, 2, 64
+EXPERTS, EXPERTS_PER_TOKEN, EXPERT_WIDTH = 8, 2, 128
 RATIOS = (0, 2, 2, 1, 1, 1)
 KV_SOURCES, INDEX_SOURCES = (1, 3), (1, 3, 4)
 ENGRAM_LAYERS, NGRAM, ENGRAM_HEADS, ENGRAM_DIM, ENGRAM_ROWS = (1,), 3, 2, 128, 1000
