@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from porter.config import ENGINE, Config
@@ -33,8 +34,20 @@ NEEDED = {
 
 _DROPPED = (
     "CUDA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "MASTER_PORT", "LOCAL_RANK", "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "PORTER_DEMO_PRELOAD",
 )  # fmt: skip
 _LOG_LINES = 30
+
+
+class Target(StrEnum):
+    """Where the engine computes: on the host, or on the simulated ``neuron`` device (porter.sim)."""
+
+    HOST = "host"
+    SIM = "sim"
+
+
+PRELOAD = "PORTER_DEMO_PRELOAD"
+"""Module that the engine's process imports first, as TorchNeuron's autoload would be."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +56,10 @@ class Workspace:
 
     root: Path
     checkout: Path
+    target: Target = Target.HOST
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """This process's environment for the engine in CPU mode. Nothing but variables says so.
+        """This process's environment for the engine on ``target``. Nothing but variables says so.
 
         The user's own ``DEEPINFER_*`` and device variables are left out; ``changes`` come last.
         """
@@ -56,14 +70,12 @@ class Workspace:
         }
         kept.setdefault("OMP_NUM_THREADS", "1")
         path = [str(self.checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {
-            **kept,
-            "PYTHONPATH": os.pathsep.join(path),
-            "DEEPINFER_ACCELERATOR": "neuron",
-            "DEEPINFER_NEURON_DEVICE": "cpu",
-            "DEEPINFER_NEURON_MEMORY_GB": "1",
-            **changes,
-        }
+        chosen = {"DEEPINFER_NEURON_DEVICE": "cpu", "DEEPINFER_NEURON_MEMORY_GB": "1"}
+        if self.target is Target.SIM:
+            chosen = {"DEEPINFER_NEURON_DEVICE": "neuron", PRELOAD: "porter.sim.preload"}
+            chosen["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # no other device beside it
+            path.append(str(Path(__file__).resolve().parents[2]))
+        return {**kept, "PYTHONPATH": os.pathsep.join(path), "DEEPINFER_ACCELERATOR": "neuron", **chosen, **changes}
 
 
 def prepare(
