@@ -1,0 +1,241 @@
+"""Runs inside the engine's process: looks at single decode steps of DeepInfer's own ``LLM``.
+
+Called by path with the file of a request and the file of the answer, both JSON. It imports nothing of porter unless the
+request names the backend "neuron", and changes nothing of the engine but the model's ``forward`` of the steps it looks at.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+# What the steps of a request are looked at with. A look gets (forward, arguments of forward) and returns the output.
+Forward = Callable[..., Any]
+Look = Callable[[Forward, dict[str, Any]], Any]
+
+KERNELS, VENDOR = "/tilelang_ops/neuron/", "/neuron_ops/vendor/"
+MEMORY = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
+
+
+def main(request_path: Path, answer_path: Path) -> None:
+    """Start the engine, and answer what the request asks for."""
+    request = json.loads(request_path.read_text())
+    began = time.perf_counter()
+    from deepinfer.entrypoints.llm import LLM  # type: ignore[import-not-found]
+
+    llm = LLM(request["model"], decode_sequence=False, **request["arguments"])
+    answer = {"start_seconds": time.perf_counter() - began, "cases": []}
+    for case in request["cases"]:
+        answer["cases"].append({**case, **LOOKS[case["look"]](llm, case)})
+        print(json.dumps(answer["cases"][-1])[:2000], flush=True)
+        answer_path.write_text(json.dumps(answer))
+    llm.close()
+
+
+@contextmanager
+def looked_at(llm: Any, batch: int, look: Look) -> Iterator[None]:
+    """Let ``look`` run the model's forward of every decode step of ``batch`` real sequences."""
+    model = llm.llm_engine.driver_worker.model_runner.model
+    forward = model.forward
+
+    def hooked(*positional: Any, **named: Any) -> Any:
+        metadata = named["input_metadata"]
+        if metadata.is_prompt or metadata.num_reqs != batch or not bool(metadata.valid_token_mask.all()):
+            return forward(*positional, **named)
+        assert not positional
+        return look(forward, named)
+
+    model.forward = hooked
+    try:
+        yield
+    finally:
+        del model.forward
+
+
+def decode(llm: Any, batch: int, context: int, steps: int, look: Look) -> list[list[int]]:
+    """Prefill ``batch`` prompts of ``context`` tokens, decode ``steps`` tokens; returns the tokens."""
+    import numpy as np
+    from deepinfer.sampling_params import SamplingParams  # type: ignore[import-not-found]
+
+    vocabulary = llm.llm_engine.model_config.get_vocab_size()
+    rng = np.random.default_rng(context)
+    prompts = [rng.integers(4, vocabulary, size=context, dtype=np.int32) for _ in range(batch)]
+    sampling = SamplingParams(temperature=0, max_tokens=steps, ignore_eos=True)
+    with looked_at(llm, batch, look):
+        outputs = llm.generate(prompt_token_ids=prompts, sampling_params=sampling, use_tqdm=False)
+    return [[output.token_id for output in one] for one in outputs]
+
+
+class Calls:
+    """The calls of kernels and vendor functions that the engine makes: which one runs now, and how many there were."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.current: str | None = None
+        self._frame: FrameType | None = None
+
+    def __enter__(self) -> Calls:
+        sys.setprofile(self._event)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(None)
+
+    def _event(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and self._frame is None:
+            file = frame.f_code.co_filename
+            if KERNELS in file or VENDOR in file:
+                self.current = _name(frame)
+                self._frame = frame
+                # A factory that makes a kernel is no call of the kernel.
+                self.counts[self.current] += VENDOR in file or "<locals>" in frame.f_code.co_qualname
+        elif event == "return" and frame is self._frame:
+            self._frame = self.current = None
+
+
+def _name(frame: FrameType) -> str:
+    code = frame.f_code
+    file = code.co_filename
+    qualified = code.co_qualname
+    if KERNELS in file:
+        return "kernel " + qualified.split(".<locals>.")[0]
+    package = file.split(VENDOR)[1].split("/")[0]
+    return f"{package}.{qualified.replace('.<locals>', '')}"
+
+
+def operators(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
+    """Dispatched operators of one decode step, by the kernel or vendor call they are made in."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    calls = Calls()
+    inside: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    outside: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            with self:  # what is made of other operators counts as these
+                made = func.decompose(*args, **(kwargs or {}))
+            if made is not NotImplemented:
+                return made
+            kind = str(func).removeprefix("aten.")
+            if func.is_view:
+                kind = "view " + kind
+            elif str(func).split(".")[1] in MEMORY:
+                kind = "memory " + kind
+            if calls.current is None:
+                outside[kind] += 1
+                if " " not in kind:
+                    lines[f"{kind} {_engine_line()}"] += 1
+            else:
+                inside[calls.current][kind] += 1
+            return func(*args, **(kwargs or {}))
+
+    looked = 0
+
+    def look(forward: Forward, named: dict[str, Any]) -> Any:
+        nonlocal looked
+        looked += 1
+        if looked != 2:  # the first may still fill caches
+            return forward(**named)
+        with calls, Count():
+            return forward(**named)
+
+    decode(llm, case["batch"], case["context"], 4, look)
+    return {
+        "calls": dict(calls.counts.most_common()),
+        "inside": {name: dict(counter.most_common()) for name, counter in inside.items()},
+        "outside": dict(outside.most_common()),
+        "outside_lines": dict(lines.most_common()),
+    }
+
+
+def _engine_line() -> str:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "/deepinfer/" in file and "transfer_to_neuron" not in file:
+            return f"deepinfer/{file.rsplit('/deepinfer/', 1)[1]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
+
+
+def graph(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
+    """The decode step as torch.compile captures it: graphs, breaks, recompilations, and whether its output is the eager one's."""
+    import torch
+    import torch._dynamo
+    from torch._dynamo import utils
+
+    torch._dynamo.reset()
+    utils.counters.clear()
+    utils.graph_break_reasons.clear()
+    graphs: list[dict[str, Any]] = []
+
+    def backend(captured: Any, examples: Sequence[Any]) -> Any:
+        graphs.append(
+            {
+                "nodes": sum(node.op == "call_function" for node in captured.graph.nodes),
+                "symbolic": sum(isinstance(example, torch.SymInt) for example in examples),
+            }
+        )
+        return captured.forward
+
+    fullgraph = case.get("fullgraph", False)
+    steps: list[dict[str, Any]] = []
+    compiled: Any = None
+    error = ""
+
+    def look(forward: Forward, named: dict[str, Any]) -> Any:
+        nonlocal compiled, error
+        expected = forward(**named)
+        wanted = expected.hidden_states.clone()
+        if error or len(steps) >= case.get("steps", 3):
+            return expected
+        if compiled is None:
+            chosen = backend if case["backend"] == "count" else case["backend"]
+            compiled = torch.compile(forward, fullgraph=fullgraph, dynamic=False, backend=chosen)
+        before = len(graphs)
+        began = time.perf_counter()
+        try:
+            found = compiled(**named).hidden_states
+        except Exception as caught:
+            error = f"{type(caught).__name__}: {caught}"
+            return expected
+        steps.append(
+            {
+                "seconds": time.perf_counter() - began,
+                "graphs": len(graphs) - before,
+                "equal": bool(torch.equal(found, wanted)),
+            }
+        )
+        return expected
+
+    decode(llm, case["batch"], case["context"], case.get("steps", 3) + 2, look)
+    breaks = [
+        {"where": _place(reason.user_stack), "reason": reason.reason.splitlines()[0] if reason.reason else "", "whole": reason.reason[:1500]}
+        for reason in utils.graph_break_reasons
+    ]
+    return {"graphs": graphs, "steps": steps, "breaks": breaks, "error": error}
+
+
+def _place(stack: Any) -> str:
+    """``file:line function`` of the innermost frame that is the engine's, relative to the checkout or to torch."""
+    frames = list(stack)
+    for frame in reversed(frames):
+        if "/deepinfer/" in frame.filename:
+            return f"deepinfer/{frame.filename.rsplit('/deepinfer/', 1)[1]}:{frame.lineno} {frame.name}"
+    return f"{frames[-1].filename}:{frames[-1].lineno} {frames[-1].name}" if frames else "?"
+
+
+LOOKS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {"operators": operators, "graph": graph}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
