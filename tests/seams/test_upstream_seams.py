@@ -69,6 +69,8 @@ MUTATIONS = [
     ("worker-threads", r"set_num_interop_threads", "set_interop", "_init_torch to use set_num_interop_threads", "def _init_torch"),
     ("moe-kernel", r"self\.use_mega_moe = \(", "self.mega = (", "self.use_mega_moe = ...", "def __init__"),
     ("moe-kernel", r"= torch\.Tensor\(\)", "= None", "an if that empties hidden_states", "def routed_experts_forward"),
+    ("movable-values", r"class Movable\[", "class Moved[", "class Movable in", "class Moved["),
+    ("movable-values", r"self\._value: T \| None = value", "self._value = value", "self._value: ... = value once", "def __init__"),
     ("mhc-splits", r"N_SPLITS_ASCEND", "SPLITS_ON_NPU", "default_n_splits to use N_SPLITS_ASCEND", "def default_n_splits"),
     ("build-script", r"IS_NPU", "ON_NPU", "if IS_NPU: ...", None),
     ("build-script", r"CXX_FLAGS = \[", "CXX = [", "CXX_FLAGS = ...", None),
