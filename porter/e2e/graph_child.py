@@ -179,14 +179,20 @@ def graph(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
     graphs: list[dict[str, Any]] = []
 
     def backend(captured: Any, examples: Sequence[Any]) -> Any:
-        graphs.append(
-            {
-                "nodes": sum(node.op == "call_function" for node in captured.graph.nodes),
-                "symbolic": sum(isinstance(example, torch.SymInt) for example in examples),
-            }
-        )
+        graphs.append(_described(captured, examples))
         return captured.forward
 
+    def functional_backend(captured: Any, examples: Sequence[Any]) -> Any:
+        from torch._dynamo.backends.common import aot_autograd
+
+        def compiler(functional: Any, inputs: Sequence[Any]) -> Any:
+            graphs.append(_described(functional, inputs))
+            return functional.forward
+
+        return aot_autograd(fw_compiler=compiler, keep_inference_input_mutations=True)(captured, examples)
+
+    backends = {"count": backend, "functional": functional_backend}
+    caches = _Caches(llm)
     fullgraph = case.get("fullgraph", False)
     steps: list[dict[str, Any]] = []
     compiled: Any = None
@@ -199,12 +205,13 @@ def graph(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
         if error or len(steps) >= case.get("steps", 3):
             return expected
         if compiled is None:
-            chosen = backend if case["backend"] == "count" else case["backend"]
-            compiled = torch.compile(forward, fullgraph=fullgraph, dynamic=False, backend=chosen)
+            step = caches.bound(forward)
+            chosen = backends.get(case["backend"], case["backend"])
+            compiled = torch.compile(step, fullgraph=fullgraph, dynamic=False, backend=chosen)
         before = len(graphs)
         began = time.perf_counter()
         try:
-            found = compiled(**named).hidden_states
+            found = compiled(*caches.bases, named["input_metadata"]).hidden_states
         except Exception as caught:
             error = f"{type(caught).__name__}: {caught}"
             return expected
@@ -223,6 +230,72 @@ def graph(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
         for reason in utils.graph_break_reasons
     ]
     return {"graphs": graphs, "steps": steps, "breaks": breaks, "error": error}
+
+
+SYNCS = ("_local_scalar_dense", "item", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
+"""Operators whose result the host waits for."""
+
+
+def _described(captured: Any, examples: Sequence[Any]) -> dict[str, Any]:
+    import torch
+
+    called = [node for node in captured.graph.nodes if node.op in ("call_function", "call_method")]
+    names = [str(getattr(node.target, "__name__", node.target)).split(".")[0] for node in called]
+    return {
+        "nodes": len(called),
+        "symbolic": sum(isinstance(example, torch.SymInt) for example in examples),
+        "syncs": sum(name in SYNCS for name in names),
+    }
+
+
+class _Caches:
+    """The engine's caches as what they are views of: one tensor of blocks and one of states, both bytes.
+
+    A graph gets these two, and makes the layers' views itself: views of one memory under several types cannot be inputs of
+    a functional graph that writes to them.
+    """
+
+    def __init__(self, llm: Any) -> None:
+        engine = llm.llm_engine.driver_worker.cache_engine
+        self.bases = (engine.gpu_blocks, engine.gpu_states)
+        layers = [engine.gpu_cache[index] for index in range(len(llm.llm_engine.driver_worker.model_runner.model.model.layers))]
+        self._kind = type(layers[0])
+        self._layers = [{name: self._recipe(value) for name, value in vars(layer).items()} for layer in layers]
+
+    def _recipe(self, value: Any) -> tuple[Any, ...] | None:
+        import torch
+
+        if value is None:
+            return None
+        assert isinstance(value, torch.Tensor)
+        for number, base in enumerate(self.bases):
+            if base.untyped_storage().data_ptr() == value.untyped_storage().data_ptr():
+                width = value.itemsize
+                assert value.stride(-1) == 1 and base.dtype == torch.uint8
+                size = (*value.shape[:-1], value.shape[-1] * width)
+                stride = (*(step * width for step in value.stride()[:-1]), 1)
+                return number, size, stride, value.storage_offset() * width, value.dtype
+        raise AssertionError("a cache that is a view of neither blocks nor states")
+
+    def bound(self, forward: Forward) -> Callable[..., Any]:
+        """``forward`` of (blocks, states, metadata)."""
+        layers, kind = self._layers, self._kind
+
+        def step(blocks: Any, states: Any, input_metadata: Any) -> Any:
+            bases = (blocks, states)
+            caches = []
+            for layer in layers:
+                made = {}
+                for name, recipe in layer.items():
+                    if recipe is None:
+                        made[name] = None
+                    else:
+                        number, size, stride, offset, dtype = recipe
+                        made[name] = bases[number].as_strided(size, stride, offset).view(dtype)
+                caches.append(kind(**made))
+            return forward(kv_caches=caches, input_metadata=input_metadata)
+
+        return step
 
 
 def _place(stack: Any) -> str:
