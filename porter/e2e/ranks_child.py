@@ -23,14 +23,20 @@ def main(request_path: Path, answer_path: Path) -> None:
     llm = LLM(request["model"], decode_sequence=False, **request["arguments"])
     start_seconds = time.perf_counter() - began
     began = time.perf_counter()
-    tokens, steps = generate(llm, request["prompts"], request["sampling"])
-    answer = {"tokens": tokens, "steps": steps, "start_seconds": start_seconds, "seconds": time.perf_counter() - began}
+    outputs, steps = generate(llm, request["prompts"], request["sampling"])
+    answer = {
+        "tokens": [[output.token_id for output in one] for one in outputs],
+        "logprobs": [[list(output.top_logprobs) for output in one] for one in outputs],
+        "steps": steps,
+        "start_seconds": start_seconds,
+        "seconds": time.perf_counter() - began,
+    }
     answer_path.write_text(json.dumps(answer))
     llm.close()
 
 
-def generate(llm: Any, prompts: list[list[int]], sampling: list[dict[str, Any]]) -> tuple[list[list[int]], int]:
-    """Greedy or drawn tokens of each prompt, and how many steps the world took together."""
+def generate(llm: Any, prompts: list[list[int]], sampling: list[dict[str, Any]]) -> tuple[list[list[Any]], int]:
+    """The engine's outputs for each prompt, a token each, and how many steps the world took together."""
     import torch
     import torch.distributed as dist
     from deepinfer._C.engine import RequestOutput  # type: ignore[import-not-found]
@@ -42,7 +48,7 @@ def generate(llm: Any, prompts: list[list[int]], sampling: list[dict[str, Any]])
         llm._add_request(None, SamplingParams(**parameters), prompt).request_id
         for prompt, parameters in zip(prompts, sampling, strict=True)
     ]
-    outputs: defaultdict[str, list[int]] = defaultdict(list)
+    outputs: defaultdict[str, list[Any]] = defaultdict(list)
     steps = 0
     while True:
         unfinished = torch.tensor([int(engine.has_unfinished_requests())], dtype=torch.int32)
@@ -51,7 +57,7 @@ def generate(llm: Any, prompts: list[list[int]], sampling: list[dict[str, Any]])
             break
         for raw in engine.step():
             output = RequestOutput.clone(raw)
-            outputs[output.request_id].append(output.token_id)
+            outputs[output.request_id].append(output)
         steps += 1
     return [outputs[request] for request in requests], steps
 

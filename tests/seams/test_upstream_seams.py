@@ -79,6 +79,8 @@ MUTATIONS = [
     ("scale-views", r"\.as_strided\(\n            \(batch, seqlen", ".reshape(\n            (batch, seqlen", "kernel_arg = ... .as_strided(...)", "def _alloc_fp8_sf"),
     ("linear-output", r"return output\.as_strided\(", "return output.reshape(", "return output.as_strided(...)", "def _flatten_output"),
     ("mhc-splits", r"N_SPLITS_ASCEND", "SPLITS_ON_NPU", "default_n_splits to use N_SPLITS_ASCEND", "def default_n_splits"),
+    ("index-logits", r"PLATFORM\.is_gpu else", "not PLATFORM.is_npu else", "an argument chosen by PLATFORM.is_gpu", "def _get_decode_metadata"),
+    ("index-logits", r"class MQA\(", "class IndexAttention(", "class MQA", None),
     ("build-script", r"IS_NPU", "ON_NPU", "if IS_NPU: ...", None),
     ("build-script", r"CXX_FLAGS = \[", "CXX = [", "CXX_FLAGS = ...", None),
     ("build-script", r"ext_modules=\[deepinfer_extension\]", "ext_modules=extensions", "ext_modules=[deepinfer_extension]", None),
