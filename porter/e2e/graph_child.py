@@ -6,6 +6,7 @@ request names the backend "neuron", and changes nothing of the engine but the mo
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -31,11 +32,12 @@ def main(request_path: Path, answer_path: Path) -> None:
     from deepinfer.entrypoints.llm import LLM  # type: ignore[import-not-found]
 
     llm = LLM(request["model"], decode_sequence=False, **request["arguments"])
-    answer = {"start_seconds": time.perf_counter() - began, "cases": []}
+    start_seconds = time.perf_counter() - began
+    cases = []
     for case in request["cases"]:
-        answer["cases"].append({**case, **LOOKS[case["look"]](llm, case)})
-        print(json.dumps(answer["cases"][-1])[:2000], flush=True)
-        answer_path.write_text(json.dumps(answer))
+        cases.append({**case, **LOOKS[case["look"]](llm, case)})
+        print(json.dumps(cases[-1])[:2000], flush=True)
+    answer_path.write_text(json.dumps({"start_seconds": start_seconds, "cases": cases}))
     llm.close()
 
 
@@ -119,7 +121,7 @@ def operators(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
     outside: Counter[str] = Counter()
     lines: Counter[str] = Counter()
 
-    class Count(TorchDispatchMode):
+    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             with self:  # what is made of other operators counts as these
                 made = func.decompose(*args, **(kwargs or {}))
@@ -145,7 +147,7 @@ def operators(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
         looked += 1
         if looked != 2:  # the first may still fill caches
             return forward(**named)
-        with calls, Count():
+        with calls, Count():  # type: ignore[no-untyped-call]
             return forward(**named)
 
     decode(llm, case["batch"], case["context"], 4, look)
@@ -155,6 +157,39 @@ def operators(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
         "outside": dict(outside.most_common()),
         "outside_lines": dict(lines.most_common()),
     }
+
+
+def speed(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a decode step and of the model's forward in it, medians, and the forward's peak of resident memory."""
+    import statistics
+
+    starts: list[float] = []
+    forwards: list[float] = []
+    peaks: list[int] = []
+
+    def look(forward: Forward, named: dict[str, Any]) -> Any:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
+        starts.append(time.perf_counter())
+        output = forward(**named)
+        forwards.append(time.perf_counter() - starts[-1])
+        peaks.append(_peak())
+        return output
+
+    decode(llm, case["batch"], case["context"], case["steps"], look)
+    steps = [later - earlier for earlier, later in itertools.pairwise(starts[1:])]
+    return {
+        "step_seconds": statistics.median(steps),
+        "forward_seconds": statistics.median(forwards[1:]),
+        "tokens_per_second": case["batch"] / statistics.median(steps),
+        "peak_bytes": max(peaks),
+    }
+
+
+def _peak() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no VmHWM in /proc/self/status")
 
 
 def _engine_line() -> str:
@@ -191,7 +226,18 @@ def graph(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
 
         return aot_autograd(fw_compiler=compiler, keep_inference_input_mutations=True)(captured, examples)
 
-    backends = {"count": backend, "functional": functional_backend}
+    def neuron_backend(captured: Any, examples: Sequence[Any]) -> Any:
+        sys.path.append(case["project"])
+        from porter.sim import compile as simulated
+
+        known = len(simulated.REPORT.graphs)
+        made = simulated.neuron_backend(captured, examples)
+        graphs.extend(
+            {"nodes": graph.operators, "symbolic": 0, "syncs": 0} for graph in simulated.REPORT.graphs[known:]
+        )
+        return made
+
+    backends = {"count": backend, "functional": functional_backend, "neuron": neuron_backend}
     caches = _Caches(llm)
     fullgraph = case.get("fullgraph", False)
     steps: list[dict[str, Any]] = []
@@ -200,33 +246,40 @@ def graph(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
 
     def look(forward: Forward, named: dict[str, Any]) -> Any:
         nonlocal compiled, error
-        expected = forward(**named)
-        wanted = expected.hidden_states.clone()
         if error or len(steps) >= case.get("steps", 3):
-            return expected
+            return forward(**named)
+        before = [base.clone() for base in caches.bases]
+        expected = forward(**named)
+        output = expected.hidden_states.clone()
+        written = [base.clone() for base in caches.bases]
+        for base, earlier in zip(caches.bases, before, strict=True):
+            base.copy_(earlier)
         if compiled is None:
             step = caches.bound(forward)
-            chosen = backends.get(case["backend"], case["backend"])
-            compiled = torch.compile(step, fullgraph=fullgraph, dynamic=False, backend=chosen)
-        before = len(graphs)
+            compiled = torch.compile(step, fullgraph=fullgraph, dynamic=False, backend=backends[case["backend"]])
+        known = len(graphs)
         began = time.perf_counter()
         try:
             found = compiled(*caches.bases, named["input_metadata"]).hidden_states
         except Exception as caught:
             error = f"{type(caught).__name__}: {caught}"
-            return expected
+            found = torch.empty(0)
+        pairs = zip((found, *caches.bases), (output, *written), strict=True)
         steps.append(
             {
                 "seconds": time.perf_counter() - began,
-                "graphs": len(graphs) - before,
-                "equal": bool(torch.equal(found, wanted)),
+                "graphs": len(graphs) - known,
+                "equal": all(torch.equal(one, other) for one, other in pairs),
+                "wrote": not all(map(torch.equal, before, written)),
             }
         )
+        for base, after in zip(caches.bases, written, strict=True):
+            base.copy_(after)
         return expected
 
     decode(llm, case["batch"], case["context"], case.get("steps", 3) + 2, look)
     breaks = [
-        {"where": _place(reason.user_stack), "reason": reason.reason.splitlines()[0] if reason.reason else "", "whole": reason.reason[:1500]}
+        {"where": _place(reason.user_stack), "reason": (reason.reason.splitlines() or [""])[0]}
         for reason in utils.graph_break_reasons
     ]
     return {"graphs": graphs, "steps": steps, "breaks": breaks, "error": error}
@@ -258,7 +311,10 @@ class _Caches:
     def __init__(self, llm: Any) -> None:
         engine = llm.llm_engine.driver_worker.cache_engine
         self.bases = (engine.gpu_blocks, engine.gpu_states)
-        layers = [engine.gpu_cache[index] for index in range(len(llm.llm_engine.driver_worker.model_runner.model.model.layers))]
+        layers = [
+            engine.gpu_cache[index]
+            for index in range(len(llm.llm_engine.driver_worker.model_runner.model.model.layers))
+        ]
         self._kind = type(layers[0])
         self._layers = [{name: self._recipe(value) for name, value in vars(layer).items()} for layer in layers]
 
@@ -285,7 +341,7 @@ class _Caches:
             bases = (blocks, states)
             caches = []
             for layer in layers:
-                made = {}
+                made: dict[str, Any] = {}
                 for name, recipe in layer.items():
                     if recipe is None:
                         made[name] = None
@@ -307,7 +363,11 @@ def _place(stack: Any) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno} {frames[-1].name}" if frames else "?"
 
 
-LOOKS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {"operators": operators, "graph": graph}
+LOOKS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
+    "operators": operators,
+    "graph": graph,
+    "speed": speed,
+}
 
 
 if __name__ == "__main__":

@@ -54,18 +54,12 @@ def run(
     requests = []
     for rank in range(layout.data):
         mine = [[*map(int, prompt)] for prompt in prompts[rank :: layout.data]]
-        placed = {
+        placed: dict[str, Any] = {
             "data_parallel_size": layout.data, "expert_parallel_size": layout.experts,
             "engram_parallel_size": layout.engram, "engine_rank": rank,
         }  # fmt: skip
-        requests.append(
-            {
-                "model": str(model),
-                "arguments": {**ARGUMENTS, **placed},
-                "prompts": mine,
-                "sampling": [dict(sampling)] * len(mine),
-            }
-        )
+        request: dict[str, Any] = {"model": str(model), "prompts": mine, "sampling": [dict(sampling)] * len(mine)}
+        requests.append({**request, "arguments": {**ARGUMENTS, **placed}})
     answers = oneshot.run_ranks(
         workspace, CHILD, requests, timeout=timeout, environment={"DEEPINFER_NEURON_MEMORY_GB": "0.25"}
     )

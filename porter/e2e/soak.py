@@ -71,7 +71,9 @@ def requests(count: int, text: Sequence[int], *, seed: int = 0) -> Sequence[Mapp
     return made
 
 
-def soak(workspace: Workspace, model: Path, count: int, text: Sequence[int], *, timeout: float, seed: int = 0) -> SoakResult:
+def soak(
+    workspace: Workspace, model: Path, count: int, text: Sequence[int], *, timeout: float, seed: int = 0
+) -> SoakResult:
     """Run ``count`` requests together, then each alone, in one engine. Raises EngineError where it stops."""
     request = {
         "model": str(model),

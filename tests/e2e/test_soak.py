@@ -38,7 +38,9 @@ def test_a_short_soak(workspace: Workspace, model: Path, prompt_of: PromptOf) ->
 
 
 @pytest.mark.engine
-@pytest.mark.skipif(LONG not in os.environ, reason=f"200 requests and each alone take a quarter of an hour: set {LONG}=1")
+@pytest.mark.skipif(
+    LONG not in os.environ, reason=f"200 requests and each alone take a quarter of an hour: set {LONG}=1"
+)
 def test_a_long_soak(workspace: Workspace, model: Path, prompt_of: PromptOf) -> None:
     check(soak.soak(workspace, model, 200, prompt_of(4000), timeout=7200), 200)
 

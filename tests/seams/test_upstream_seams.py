@@ -123,17 +123,13 @@ def test_a_moved_anchor_is_refused_with_place_and_expectation(
 
 def _function(text: str, name: str, **names: object) -> Callable[..., Any]:
     """Function ``name`` of a module or of a class in it, by itself."""
-    found = next(
-        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef) and node.name == name
-    )
+    found = next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef) and node.name == name)
     exec(compile(ast.Module([found], []), "<seam>", "exec"), names)
     return cast(Callable[..., Any], names[name])
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_the_views_of_scales_and_of_linear_outputs_are_upstreams(
-    rows: int, source_root: Callable[[str], Path]
-) -> None:
+def test_the_views_of_scales_and_of_linear_outputs_are_upstreams(rows: int, source_root: Callable[[str], Path]) -> None:
     platform = SimpleNamespace(fp8_sf_type=torch.int16, is_npu=True, is_neuron=True)
     for name, function, arguments in (
         ("scale-views", "_alloc_fp8_sf", (2, rows, 12, True, True, torch.device("cpu"))),
@@ -145,7 +141,9 @@ def test_the_views_of_scales_and_of_linear_outputs_are_upstreams(
             _function(text, function, torch=torch, PLATFORM=platform)(*arguments)
             for text in edit(source_root("deepinfer"), BY_NAME[name])
         )
-        for one, other in zip(*((made if isinstance(made, tuple) else (made,)) for made in (before, after)), strict=True):
+        for one, other in zip(
+            *((made if isinstance(made, tuple) else (made,)) for made in (before, after)), strict=True
+        ):
             assert one.shape == other.shape and one.dtype == other.dtype and _reaches(one, other), name
 
 
