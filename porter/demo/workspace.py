@@ -88,7 +88,8 @@ def prepare(
     root = root or default_cache() / "demo"
     root.mkdir(parents=True, exist_ok=True)
     locks = Cache(root)
-    key = _digest({**files, "/upstream": source.sha256.encode(), "/python": _interpreter().encode()})
+    made_from = {"/upstream": source.sha256.encode(), "/python": _interpreter().encode(), "/seams": _seams()}
+    key = _digest({**files, **made_from})
     checkout = root / f"checkout-{key}"
     with locks.hold(f"checkout-{key}", shown):
         if not checkout.is_dir():
@@ -171,6 +172,13 @@ def _sources_of_extension(checkout: Path) -> Mapping[str, bytes]:
     paths = [*(checkout / "csrc").rglob("*"), checkout / "setup.py", checkout / "setup_neuron.py"]
     found = {path.relative_to(checkout).as_posix(): path.read_bytes() for path in paths if path.is_file()}
     return {**found, "/python": _interpreter().encode()}
+
+
+def _seams() -> bytes:
+    """The source of the codemods: other edits make another checkout."""
+    from porter import seams
+
+    return b"".join(path.read_bytes() for folder in seams.__path__ for path in sorted(Path(folder).glob("*.py")))
 
 
 def _interpreter() -> str:
