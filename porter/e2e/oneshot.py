@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from porter.demo.errors import EngineError
 from porter.demo.workspace import Workspace
 
 _LOG_LINES = 40
+# The engine's default lets a prefill start at every 70th step only, so a lone request waits for up to 70 empty steps.
+_PROMPT = {"DEEPINFER_PREFILL_ATTEMPT_INTERVAL": "1"}
 
 
 def run(
@@ -45,7 +48,7 @@ def run_ranks(
 
     A rank that fails ends the others, and its output is the error's.
     """
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_port()), **(environment or {})}
+    shared = {**_PROMPT, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_port()), **(environment or {})}
     with tempfile.TemporaryDirectory(prefix="porter-oneshot-") as name:
         folder = Path(name)
         processes: list[subprocess.Popen[bytes]] = []
@@ -77,23 +80,17 @@ def run_ranks(
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, timeout: float) -> None:
     """Return when all have ended well; raise EngineError as soon as one has not."""
-    left = timeout
-    while any(process.poll() is None for process in processes) and left > 0:
-        if any(process.poll() for process in processes):
-            break
-        left -= 0.1
-        _sleep()
-    for rank, process in enumerate(processes):
-        if process.poll() != 0 and (process.poll() is not None or left <= 0):
+    deadline = time.monotonic() + timeout
+    codes = [process.poll() for process in processes]
+    while None in codes and not any(codes) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        codes = [process.poll() for process in processes]
+    failed = any(codes)
+    for rank, code in enumerate(codes):
+        if code or (code is None and not failed):
             tail = "\n".join((folder / f"log-{rank}").read_text(errors="replace").splitlines()[-_LOG_LINES:])
-            how = f"ended with {process.returncode}" if process.poll() is not None else f"took over {timeout:.0f} s"
+            how = f"ended with {code}" if code else f"took over {timeout:.0f} s"
             raise EngineError(f"rank {rank} of {len(processes)} {how}:\n{tail}", fix="read the lines above")
-
-
-def _sleep() -> None:
-    import time
-
-    time.sleep(0.1)
 
 
 def _port() -> int:

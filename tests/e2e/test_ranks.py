@@ -18,7 +18,7 @@ PromptOf = Callable[..., Sequence[int]]
 SAMPLING = {"temperature": 1.0, "top_k": 1, "top_logprobs": 2, "max_tokens": 8, "ignore_eos": True, "seq_seed": 0}
 # Shorter and longer than the window, than what the index selects, and than a block; more prompts than ranks and fewer.
 LENGTHS = (5, 63, 130, 257, 40, 600)
-LAYOUTS = [Layout(2, 1, 2), Layout(2, 2, 1), Layout(2, 2, 2), Layout(4, 2, 4), Layout(4, 4, 4)]
+LAYOUTS = [Layout(2, 1, 1), Layout(2, 2, 2), Layout(4, 2, 4), Layout(4, 4, 4)]
 
 
 @pytest.fixture(scope="module")
