@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
-.PHONY: sync check test e2e verify lint bench clean
+.PHONY: sync check test e2e e2e-long verify lint bench bench-engine clean
 
 $(STAMP)-tool: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,6 +32,10 @@ test: $(STAMP)-test
 e2e: $(STAMP)-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/e2e
 
+# What takes many minutes each: 200 requests and each of them alone; the decode step as a functional graph.
+e2e-long: $(STAMP)-test
+	PORTER_SOAK=1 PORTER_GRAPHS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/e2e/test_soak.py tests/e2e/test_graph.py
+
 # Upstream's own kernel tests on the emitted backend.
 verify: $(STAMP)-test
 	$(BIN)/porter verify --jobs $(JOBS)
@@ -44,6 +48,10 @@ lint: $(STAMP)-test
 bench: $(STAMP)-test
 	$(BIN)/python benchmarks/analysis.py
 	$(BIN)/python benchmarks/kernels.py
+
+# The engine's speed, memory and dispatched operators on the tiny checkpoint.
+bench-engine: $(STAMP)-test
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engine.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -52,6 +52,15 @@ def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_another_seam_is_another_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from porter import seams
+
+    before = workspaces._seams()
+    (tmp_path / "one_more.py").write_text("SEAM = None")
+    monkeypatch.setattr(seams, "__path__", [*seams.__path__, str(tmp_path)])
+    assert workspaces._seams() != before
+
+
 def test_a_failed_build_shows_the_compilers_words(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     checkout.mkdir()

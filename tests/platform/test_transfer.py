@@ -375,6 +375,19 @@ def test_device_memory_is_released_on_its_device(transfer: ModuleType) -> None:
     assert {t.device for t in (x, y, z)} == {HERE} and y.dtype == torch.int16
 
 
+def test_in_a_compiled_graph_memory_is_left_to_the_compiler(transfer: ModuleType) -> None:
+    release = importlib.import_module("deepinfer.neuron_ops.device_memory").release
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        used = x * 2
+        total = used + 1
+        release(used)
+        return total
+
+    x = torch.ones(4, device="cuda")
+    assert torch.equal(torch.compile(step, backend="eager", fullgraph=True, dynamic=False)(x), step(x))
+
+
 # ---------------------------------------------------------------- torch.cuda
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
 from porter.seams import api
 from porter.seams.errors import SeamError
@@ -69,6 +73,11 @@ MUTATIONS = [
     ("worker-threads", r"set_num_interop_threads", "set_interop", "_init_torch to use set_num_interop_threads", "def _init_torch"),
     ("moe-kernel", r"self\.use_mega_moe = \(", "self.mega = (", "self.use_mega_moe = ...", "def __init__"),
     ("moe-kernel", r"= torch\.Tensor\(\)", "= None", "an if that empties hidden_states", "def routed_experts_forward"),
+    ("movable-values", r"class Movable\[", "class Moved[", "class Movable in", "class Moved["),
+    ("movable-values", r"self\._value: T \| None = value", "self._value = value", "self._value: ... = value once", "def __init__"),
+    ("scale-views", r"def _alloc_fp8_sf\(", "def _allocate_sf(", "function _alloc_fp8_sf", None),
+    ("scale-views", r"\.as_strided\(\n            \(batch, seqlen", ".reshape(\n            (batch, seqlen", "kernel_arg = ... .as_strided(...)", "def _alloc_fp8_sf"),
+    ("linear-output", r"return output\.as_strided\(", "return output.reshape(", "return output.as_strided(...)", "def _flatten_output"),
     ("mhc-splits", r"N_SPLITS_ASCEND", "SPLITS_ON_NPU", "default_n_splits to use N_SPLITS_ASCEND", "def default_n_splits"),
     ("index-logits", r"PLATFORM\.is_gpu else", "not PLATFORM.is_npu else", "an argument chosen by PLATFORM.is_gpu", "def _get_decode_metadata"),
     ("index-logits", r"class MQA\(", "class IndexAttention(", "class MQA", None),
@@ -110,6 +119,42 @@ def test_a_moved_anchor_is_refused_with_place_and_expectation(
         assert near in text.splitlines()[finding.line - 1]
     assert snapshot(checkout) == before
     assert api.check(checkout, seams=[BY_NAME[name]]) == caught.value.findings
+
+
+def _function(text: str, name: str, **names: object) -> Callable[..., Any]:
+    """Function ``name`` of a module or of a class in it, by itself."""
+    found = next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef) and node.name == name)
+    exec(compile(ast.Module([found], []), "<seam>", "exec"), names)
+    return cast(Callable[..., Any], names[name])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_views_of_scales_and_of_linear_outputs_are_upstreams(rows: int, source_root: Callable[[str], Path]) -> None:
+    platform = SimpleNamespace(fp8_sf_type=torch.int16, is_npu=True, is_neuron=True)
+    for name, function, arguments in (
+        ("scale-views", "_alloc_fp8_sf", (2, rows, 12, True, True, torch.device("cpu"))),
+        ("scale-views", "_alloc_fp8_sf", (1, rows, 7, True, True, torch.device("cpu"))),
+        ("linear-output", "_flatten_output", (SimpleNamespace(output_size=5), torch.empty(2, rows, 8)[..., :5])),
+        ("linear-output", "_flatten_output", (SimpleNamespace(output_size=5), torch.empty(rows, 8)[:, :5])),
+    ):
+        before, after = (
+            _function(text, function, torch=torch, PLATFORM=platform)(*arguments)
+            for text in edit(source_root("deepinfer"), BY_NAME[name])
+        )
+        for one, other in zip(
+            *((made if isinstance(made, tuple) else (made,)) for made in (before, after)), strict=True
+        ):
+            assert one.shape == other.shape and one.dtype == other.dtype and _reaches(one, other), name
+
+
+def _reaches(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both reach the same bytes of their storages, element by element."""
+    reached = []
+    for view in (one, other):
+        storage = view.untyped_storage()
+        numbers = torch.arange(storage.nbytes() // view.itemsize, dtype=torch.int32)
+        reached.append(numbers.as_strided(view.shape, view.stride(), view.storage_offset()))
+    return torch.equal(*reached)
 
 
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
