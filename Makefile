@@ -48,6 +48,7 @@ lint: $(STAMP)-test
 bench: $(STAMP)-test
 	$(BIN)/python benchmarks/analysis.py
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/vendor.py
 
 # The engine's speed, memory and dispatched operators on the tiny checkpoint.
 bench-engine: $(STAMP)-test
