@@ -71,7 +71,7 @@ def test_a_row_says_everything() -> None:
 def test_what_was_not_measured_is_said_with_the_command() -> None:
     html = render_page(report_data.page(measured=False, compared=False))
     row = _read(html).rows["norm_tl"]
-    assert row[4:] == ["–"] * 7
+    assert row[4:] == ["\N{EN DASH}"] * 7
     assert html.count("porter verify --device sim --json sim.json") == 2
     assert html.count("porter verify --json cpu.json") == 2
     assert "no source in the cache" in html
@@ -184,7 +184,7 @@ def test_the_project_itself(tmp_path: Path) -> None:
         assert re.search(r"tilelang_ops/asc/\S+\.py:[1-9]\d* ", row[3] + " "), row
     total = states["factories"]["total"] + sum(row["total"] for row in states["vendor"].values())
     assert html.count('data-state="') >= total
-    assert sum("deep_gemm" == row[1] for row in rows.values()) == states["vendor"]["deep_gemm"]["total"]
+    assert sum(row[1] == "deep_gemm" for row in rows.values()) == states["vendor"]["deep_gemm"]["total"]
     assert str(ROOT) not in html and str(tmp_path) not in html
     assert rows["norm_tl"][4].startswith("9 passed") and rows["norm_tl"][6] == "12.5"
 

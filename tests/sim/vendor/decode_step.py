@@ -281,7 +281,7 @@ def deep_ep() -> Iterator[Prepared]:
             options |= {"use_tma_aligned_col_major_sf": fp8}
             given = on_device((x, chosen, torch.rand(m, topk)))
             yield f"EPBuffer.dispatch, {name}", buffer.dispatch, given, options
-            received, _, weights, handle, _ = buffer.dispatch(*given, **options)
+            received, _, _weights, handle, _ = buffer.dispatch(*given, **options)
             rows = (received[0] if fp8 else received).shape[0]
             yield f"EPBuffer.combine, {name}", buffer.combine, (bf16(rows, hidden), handle), {"bias": bf16(m, hidden)}
             yield f"EPBuffer.dispatch again, {name}", buffer.dispatch, (given[0],), {
