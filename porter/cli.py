@@ -382,9 +382,17 @@ def verify(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")
     ] = None,
+    e2e: Annotated[
+        bool,
+        typer.Option("--e2e", help="Instead: the engine against an independent implementation. Needs `engine` too."),
+    ] = False,
     offline: Offline = False,
 ) -> None:
     """Run upstream's own kernel tests on the emitted backend. Needs the `proof` extra."""
+    if e2e:
+        from porter.e2e.command import run as end_to_end
+
+        raise typer.Exit(end_to_end(_config(project, enable), json, offline=offline, progress=_progress()))
     from porter.judging import verify as run
     from porter.verify.report import render_text, write_report
 
@@ -465,21 +473,29 @@ def apply(
     typer.echo("nothing changed" if plan.up_to_date else f"applied {len(plan.changes)} files")
 
 
-@app.command(epilog="Examples:  porter demo   |   porter demo --max-tokens 64 'the river'")
+@app.command(epilog="Examples:  porter demo   |   porter demo --max-tokens 64 'the river'   |   porter demo --device sim")
 def demo(
     prompts: Annotated[
         list[str] | None, typer.Argument(help="Texts to go on from; a few of its own by default.")
     ] = None,
     project: Project = Path(),
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens to generate for each prompt.")] = 32,
+    device: Annotated[str, typer.Option("--device", help="host, or sim: the simulated device.")] = "host",
     offline: Offline = False,
 ) -> None:
     """Run DeepInfer itself on the emitted backend, on this machine's CPU, from prompt to text. Needs the `proof` and `engine` extras."""
     from porter.demo.api import DemoOptions, render
     from porter.demo.api import demo as run
+    from porter.demo.workspace import Target
 
-    defaults = DemoOptions()
-    options = DemoOptions(tuple(prompts) if prompts else defaults.prompts, max_tokens=max_tokens, offline=offline)
+    if device not in [*Target]:
+        raise typer.BadParameter(f"{device}: expected host or sim", param_hint="--device")
+    options = DemoOptions(
+        tuple(prompts) if prompts else DemoOptions().prompts,
+        max_tokens=max_tokens,
+        offline=offline,
+        target=Target(device),
+    )
     typer.echo(render(run(_config(project), options, progress=_progress())), nl=False)
 
 

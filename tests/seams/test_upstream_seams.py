@@ -70,6 +70,8 @@ MUTATIONS = [
     ("moe-kernel", r"self\.use_mega_moe = \(", "self.mega = (", "self.use_mega_moe = ...", "def __init__"),
     ("moe-kernel", r"= torch\.Tensor\(\)", "= None", "an if that empties hidden_states", "def routed_experts_forward"),
     ("mhc-splits", r"N_SPLITS_ASCEND", "SPLITS_ON_NPU", "default_n_splits to use N_SPLITS_ASCEND", "def default_n_splits"),
+    ("index-logits", r"PLATFORM\.is_gpu else", "not PLATFORM.is_npu else", "an argument chosen by PLATFORM.is_gpu", "def _get_decode_metadata"),
+    ("index-logits", r"class MQA\(", "class IndexAttention(", "class MQA", None),
     ("build-script", r"IS_NPU", "ON_NPU", "if IS_NPU: ...", None),
     ("build-script", r"CXX_FLAGS = \[", "CXX = [", "CXX_FLAGS = ...", None),
     ("build-script", r"ext_modules=\[deepinfer_extension\]", "ext_modules=extensions", "ext_modules=[deepinfer_extension]", None),

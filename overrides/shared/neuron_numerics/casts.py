@@ -56,9 +56,9 @@ def cast_blocks(x: torch.Tensor, fmt: QuantFormat, block: tuple[int, int]) -> tu
     """
     rows, columns = x.shape
     bm, bk = block
-    x32 = x.to(torch.float32)
     if bm == 1 and columns % bk == 0:
-        return cast_per_token(x32, fmt, bk)
+        return cast_per_token(x, fmt, bk)
+    x32 = x.to(torch.float32)
     tiles = torch.nn.functional.pad(x32.abs(), (0, -columns % bk, 0, -rows % bm))
     amax = tiles.unflatten(1, (-1, bk)).unflatten(0, (-1, bm)).amax((1, 3))
     scale = group_scale(amax, fmt)

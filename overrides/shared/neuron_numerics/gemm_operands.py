@@ -59,7 +59,12 @@ def dequantise(
     assert scale.shape[-2] == ceil_div(
         rows, gran_mn
     ), f"expected {ceil_div(rows, gran_mn)} rows of scales, got {scale.shape[-2]}"
-    expanded, factor = expand_values(values)
+    if dtype == torch.bfloat16 and not is_packed_fp4(values):
+        # Exact in bf16 from the start, scales too: a power of two is the upper half of its fp32.
+        expanded, factor = values.to(dtype), 1.0
+        scale = scale.contiguous().view(dtype)[..., 1::2]
+    else:
+        expanded, factor = expand_values(values)
     scale = repeat_rows(scale if factor == 1.0 else scale * factor, gran_mn, rows)
     if columns % gran_k:
         expanded.mul_(repeat_columns(scale, gran_k, columns))

@@ -33,8 +33,14 @@ def write_product(
             d.zero_()
         else:
             d.copy_(c)
-    elif a.dtype == d.dtype and alpha is None and (c is None or a.ndim == 2):
-        d.copy_(a @ b.mT if c is None else torch.addmm(c, a, b.mT))
+    elif a.dtype == d.dtype and alpha is None and c is None:
+        if d.is_contiguous():
+            torch.matmul(a, b.mT, out=d)
+        else:
+            # A compiler takes no output with gaps.
+            d.copy_(a @ b.mT)
+    elif a.dtype == d.dtype and alpha is None and c is not None and a.ndim == 2:
+        d.copy_(torch.addmm(c, a, b.mT))
     else:
         d.copy_(_finished(_wide_product(a, b), c, alpha))
 
@@ -163,6 +169,48 @@ def occupied_groups(rows: RowGroups, slots: int) -> GroupSlots:
     slot = torch.arange(slots, dtype=torch.int32, device=before.device)
     group = (before <= slot.unsqueeze(1)).sum(1, dtype=torch.int32).clamp_max_(before.shape[0] - 1)
     return GroupSlots(group, rows.ends.index_select(0, group))
+
+
+class RowBlocks(NamedTuple):
+    """The layouts' rows in blocks of one alignment, each of one group: ``group`` int32 [blocks] (any where a block holds no rows);
+    ``gap`` bool [m, 1], True on padding."""
+
+    group: torch.Tensor
+    gap: torch.Tensor
+
+
+def blocks_of_psum(psum: torch.Tensor, alignment: int, rows: int) -> RowBlocks:
+    """Blocks of the psum layout, as ``groups_of_psum`` has it; ``rows`` is a multiple of ``alignment``."""
+    ends = (psum + (alignment - 1)) // alignment
+    block = torch.arange(rows // alignment, dtype=torch.int32, device=psum.device)
+    group = (ends <= block.unsqueeze(1)).sum(1, dtype=torch.int32).clamp_max_(psum.shape[0] - 1)
+    gap = _blocks(rows, alignment, psum.device) >= psum.index_select(0, group).unsqueeze(1)
+    return RowBlocks(group, gap.view(rows, 1))
+
+
+def blocks_of_rows(layout: torch.Tensor, alignment: int) -> RowBlocks:
+    """Blocks of the plain layout, as ``groups_of_rows`` has it; its rows are a multiple of ``alignment``."""
+    return RowBlocks(layout[::alignment].clamp_min(0), (layout < 0).unsqueeze(1))
+
+
+def write_blocks(
+    a: torch.Tensor,
+    weight: Callable[[int, int], torch.Tensor],
+    d: torch.Tensor,
+    rows: RowBlocks,
+) -> None:
+    """``d`` [m, n] of ``a`` [m, k]: each block's rows times ``weight(start, stop)`` [blocks, rows of n, k] of it, made piece by piece;
+    zeros on padding rows."""
+    blocks, n, k = rows.group.shape[0], d.shape[1], a.shape[1]
+    left = a.unflatten(0, (blocks, -1))
+    step = max(1, 2 * PIECE // (blocks * k))
+    if step >= n and a.dtype == d.dtype and d.is_contiguous():
+        torch.bmm(left, weight(0, n).mT, out=d.unflatten(0, (blocks, -1)))
+        d.masked_fill_(rows.gap, 0)
+        return
+    pieces = [left @ weight(start, min(start + step, n)).mT for start in range(0, n, step)]
+    product = pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+    d.copy_(product.flatten(0, 1).masked_fill_(rows.gap, 0))
 
 
 def take_rows(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ def get_stride_requirement() -> tuple[int, int]:
 
 
 def _empty_rows(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Uninitialised [rows, columns] whose rows lie aligned units apart."""
+    """Uninitialised [rows, columns] whose rows lie aligned units apart, as the indexer's index rows do."""
     unit = get_stride_requirement()[1] // dtype.itemsize
     return torch.empty((rows, -(-columns // unit) * unit), dtype=dtype, device=device)[:, :columns]
 
@@ -39,13 +39,20 @@ def topk(
     ``end``: int32 [b], exclusive right end of each row. ``output_idx``: [b, topk] of ``indices_type``, written when given.
     ``output_idx_offset``: int32 [b], added to each index. Rows with fewer columns than ``topk`` have theirs first, then the fill
     values, without offset. ``sorted``: by value, largest first (fp32 only); else by index. ``begin`` and ``hint`` must be None.
-    Returns the values [b, topk], None without ``return_value``, and the indices [b, topk]; rows of new ones lie 32-byte units apart.
+    Returns the values [b, topk], None without ``return_value``, and the indices [b, topk]. New ones are contiguous with
+    ``return_value``: upstream's Ascend branch hands the sampler those, which asserts it. Without, rows lie 32-byte units apart.
     """
     assert begin is None, "begin is not supported"
     assert hint is None, "hint is not supported"
     assert output_idx is None or output_idx.dtype == indices_type, f"output_idx must be of {indices_type}"
-    values = _empty_rows(input.shape[0], topk, input.dtype, input.device) if return_value else None
-    indices = _empty_rows(input.shape[0], topk, indices_type, input.device) if output_idx is None else output_idx
+    rows = input.shape[0]
+    values = input.new_empty((rows, topk)) if return_value else None
+    if output_idx is not None:
+        indices = output_idx
+    elif return_value:
+        indices = input.new_empty((rows, topk), dtype=indices_type)
+    else:
+        indices = _empty_rows(rows, topk, indices_type, input.device)
     _backend.topk(
         input,
         topk,

@@ -93,7 +93,7 @@ def test_paged_in_ascend_form(upstream: Any, gemm: ModuleType, fp4: bool, tokens
         dirty[row, -(-int(lens[row]) // tokens) :] = torch.tensor([-1, 2**31 - 1, -5, 10**6], dtype=torch.int32)[
             : blocks - -(-int(lens[row]) // tokens)
         ]
-    meta = gemm.get_paged_mqa_logits_metadata(lens, heads, indices=torch.arange(batch, dtype=torch.int32))
+    meta = gemm.get_paged_mqa_logits_metadata(lens, tokens, 8, indices=torch.arange(batch, dtype=torch.int32))
     width = blocks * tokens - 1
     got = gemm.fp8_fp4_paged_mqa_logits(
         (q, q_sf),
@@ -104,7 +104,6 @@ def test_paged_in_ascend_form(upstream: Any, gemm: ModuleType, fp4: bool, tokens
         meta,
         width,
         indices=torch.arange(batch, dtype=torch.int32),
-        use_ascend_kv_layout=False,
     )
     assert got.dtype == torch.bfloat16 and got.shape == (batch, width) and got.stride(0) * 2 % 1024 == 0
     wanted = reference(q_exact, k_exact.view(pages, tokens, 1, 128), weights.float(), lens, table, blocks * tokens)
@@ -128,28 +127,14 @@ def test_paged_queries_of_several_tokens(upstream: Any, gemm: ModuleType) -> Non
         assert torch.allclose(got[row, :span].float(), wanted[row, :span], rtol=2**-7, atol=1e-3)
 
 
-def test_metadata_is_called_as_either_platform_does(gemm: ModuleType) -> None:
+def test_metadata_is_called_by_its_published_signature(gemm: ModuleType) -> None:
     lens, row = torch.ones(4, 1, dtype=torch.int32), torch.arange(4, dtype=torch.int32)
-    gemm.set_num_sms(6)
-    assert gemm.get_paged_mqa_logits_metadata(lens, 32, indices=row).shape == (7, 2)
     assert gemm.get_paged_mqa_logits_metadata(lens, 64, 9, row).shape == (10, 2)
-    assert (
-        gemm.get_paged_mqa_logits_metadata(context_lens=lens, block_kv=64, num_sms=9, indices=row).dtype == torch.int32
-    )
-    for arguments, keywords in (((9, row, 1), {}), ((), {"sms": 3})):
-        with pytest.raises(TypeError):
-            gemm.get_paged_mqa_logits_metadata(lens, 64, *arguments, **keywords)
+    meta = gemm.get_paged_mqa_logits_metadata(context_lens=lens, block_kv=64, num_sms=9, indices=row)
+    assert meta.dtype == torch.int32
+    with pytest.raises(TypeError):
+        gemm.get_paged_mqa_logits_metadata(lens, 64, indices=row)
     assert gemm.get_mqa_logits_metadata(row, row, 5, 8).dtype == torch.int32
-
-
-def test_ascend_layout_of_the_cache_is_refused(gemm: ModuleType) -> None:
-    lens = torch.ones(1, 1, dtype=torch.int32)
-    q = torch.zeros(1, 1, 4, 64, dtype=torch.int8), torch.zeros(1, 1, 4, 2, dtype=torch.int16)
-    arguments = (q, torch.zeros(1, 64, 1, 68, dtype=torch.uint8), torch.zeros(1, 4).bfloat16(), lens, lens, lens, 64)
-    with pytest.raises(NotImplementedError, match="use_ascend_kv_layout"):
-        gemm.fp8_fp4_paged_mqa_logits(*arguments, use_ascend_kv_layout=True)
-    with pytest.raises(TypeError, match="layout"):
-        gemm.fp8_fp4_paged_mqa_logits(*arguments, layout=True)
 
 
 @pytest.mark.parametrize("fp4", [True, False])
@@ -261,7 +246,7 @@ def kernels(gemm: ModuleType) -> dict[str, Callable[..., None]]:
         out.copy_(gemm.fp8_fp4_sparse_mqa_logits((q, q_sf), (k, k_sf), weights, meta, blocks.shape[1], 8))
 
     def paged(q: Any, q_sf: Any, cache: Any, weights: Any, lens: Any, table: Any, out: torch.Tensor) -> None:
-        meta = gemm.get_paged_mqa_logits_metadata(lens, q.shape[2], indices=lens[:, 0])
+        meta = gemm.get_paged_mqa_logits_metadata(lens, cache.shape[1], 8, indices=lens[:, 0])
         out.copy_(
             gemm.fp8_fp4_paged_mqa_logits(
                 (q, q_sf),
@@ -272,7 +257,6 @@ def kernels(gemm: ModuleType) -> dict[str, Callable[..., None]]:
                 meta,
                 out.shape[1],
                 indices=lens[:, 0],
-                use_ascend_kv_layout=False,
             )
         )
 

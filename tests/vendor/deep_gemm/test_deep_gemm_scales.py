@@ -105,8 +105,8 @@ def test_settings(gemm: ModuleType) -> None:
         (gemm.set_mk_alignment_for_contiguous_layout, gemm.get_mk_alignment_for_contiguous_layout, 256),
     ):
         assert setter(value) is None and getter() == value
-    assert gemm.get_theoretical_mk_alignment_for_contiguous_layout() == 128
-    assert gemm.get_theoretical_mk_alignment_for_contiguous_layout(expected_m=3) == 128
+    assert gemm.get_theoretical_mk_alignment_for_contiguous_layout() == 16
+    assert gemm.get_theoretical_mk_alignment_for_contiguous_layout(expected_m=3) == 16
     assert (
         gemm.get_tma_aligned_size(5, 2) == 8
         and gemm.get_tma_aligned_size(4, 4) == 4

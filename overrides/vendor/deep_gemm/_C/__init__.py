@@ -26,7 +26,10 @@ from neuron_numerics.gemm_logits import (
 )
 from neuron_numerics.gemm_operands import dequantise, dequantise_mx, is_packed_fp4, logical_shape
 from neuron_numerics.gemm_products import (
+    RowBlocks,
     RowGroups,
+    blocks_of_psum,
+    blocks_of_rows,
     grouped_product,
     groups_of_psum,
     groups_of_rows,
@@ -34,6 +37,7 @@ from neuron_numerics.gemm_products import (
     pieced_grouped_product,
     psum_gaps,
     take_rows,
+    write_blocks,
     write_k_grouped,
     write_pieced_product,
     write_product,
@@ -60,7 +64,8 @@ _SETTINGS: dict[str, Any] = {
     "block_multiples": (1, 1),
     "mk_alignment": 128,
 }
-_THEORETICAL_MK_ALIGNMENT = 128
+# Small, since casts and activations run over the padding too: a decode step's few rows lie in as many groups.
+_THEORETICAL_MK_ALIGNMENT = 16
 
 Quantised = tuple[torch.Tensor, torch.Tensor]
 Recipe = tuple[int, int, int]
@@ -130,7 +135,7 @@ def get_mk_alignment_for_contiguous_layout() -> int:
 
 
 def get_theoretical_mk_alignment_for_contiguous_layout(expected_m: int | None = None) -> int:
-    """The best alignment of groups, 128; ``expected_m`` does not matter."""
+    """The best alignment of groups, 16; ``expected_m`` does not matter."""
     return _THEORETICAL_MK_ALIGNMENT
 
 
@@ -457,11 +462,29 @@ def cublaslt_gemm_tt(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, c: torch
     cublaslt_gemm_nt(a.mT, b, d, c)
 
 
-def _row_groups(grouped_layout: torch.Tensor, use_psum_layout: bool, groups: int, rows: int) -> RowGroups:
+def _row_blocks(grouped_layout: torch.Tensor, use_psum_layout: bool, groups: int, rows: int) -> RowBlocks | None:
+    """The rows in blocks of one group each, where there are no more blocks than groups; None else.
+
+    So few blocks take a batched product, which expands no more matrices than there are groups.
+    """
     alignment = get_mk_alignment_for_contiguous_layout()
+    if rows == 0 or rows % alignment or rows // alignment > groups:
+        return None
+    _check_layout(grouped_layout, use_psum_layout, groups, rows)
+    if use_psum_layout:
+        return blocks_of_psum(grouped_layout, alignment, rows)
+    return blocks_of_rows(grouped_layout, alignment)
+
+
+def _check_layout(grouped_layout: torch.Tensor, use_psum_layout: bool, groups: int, rows: int) -> None:
     wanted = groups if use_psum_layout else rows
     assert grouped_layout.dtype == torch.int32, f"expected an int32 layout, got {grouped_layout.dtype}"
     assert tuple(grouped_layout.shape) == (wanted,), f"expected a layout of {wanted}, got {tuple(grouped_layout.shape)}"
+
+
+def _row_groups(grouped_layout: torch.Tensor, use_psum_layout: bool, groups: int, rows: int) -> RowGroups:
+    alignment = get_mk_alignment_for_contiguous_layout()
+    _check_layout(grouped_layout, use_psum_layout, groups, rows)
     if use_psum_layout:
         return groups_of_psum(grouped_layout, alignment, rows)
     return groups_of_rows(grouped_layout, alignment, groups)
@@ -491,20 +514,32 @@ def m_grouped_fp8_fp4_gemm_nt_contiguous(
     (m, k), (groups, n, k_b) = logical_shape(a[0]), logical_shape(b[0])
     assert k == k_b, f"the operands' K differ: {k} and {k_b}"
     _check_output(d, (m, n))
-    rows = _row_groups(grouped_layout, use_psum_layout, groups, m)
+    _check_layout(grouped_layout, use_psum_layout, groups, m)
     if 0 in (m, n, k):
         d.zero_()
         return
     gran_a, gran_b = _granularities(a[1], b[1], recipe, recipe_a, recipe_b)
     dtype = _operand_dtype(a[1], b[1], disable_ue8m0_cast)
+    # Rows cannot be cut where they are packed together or share scales.
+    whole = b[0].stride(-1) != 1 or b[1].shape[-2] != n
+    blocks = None if whole else _row_blocks(grouped_layout, use_psum_layout, groups, m)
+    if blocks is not None:
+        values, sf = take_rows(b[0], blocks.group), b[1].index_select(0, blocks.group)
+        write_blocks(
+            dequantise(*a, gran_a, dtype),
+            lambda start, stop: dequantise(values[:, start:stop], sf[:, start:stop], gran_b, dtype),
+            d,
+            blocks,
+        )
+        return
+    rows = _row_groups(grouped_layout, use_psum_layout, groups, m)
     left = dequantise(take_rows(a[0], rows.source), a[1].index_select(0, rows.source), gran_a, dtype)
     values, sf, ends = b[0], b[1], rows.ends
     slots = min(groups, ceil_div(m, get_mk_alignment_for_contiguous_layout()))
     if slots < groups:
         occupied = occupied_groups(rows, slots)
         values, sf, ends = take_rows(values, occupied.group), sf.index_select(0, occupied.group), occupied.ends
-    if values.stride(-1) != 1 or sf.shape[-2] != n:
-        # Rows cannot be cut where they are packed together or share scales.
+    if whole:
         product = grouped_product(left, dequantise(values, sf, gran_b, dtype), ends)
     else:
         product = pieced_grouped_product(
@@ -593,10 +628,16 @@ def m_grouped_bf16_gemm_nt_contiguous(
     assert a.dtype == b.dtype == torch.bfloat16, f"expected bf16 operands, got {a.dtype} and {b.dtype}"
     assert k == k_b, f"the operands' K differ: {k} and {k_b}"
     _check_output(d, (m, n))
-    rows = _row_groups(grouped_layout, use_psum_layout, groups, m)
+    _check_layout(grouped_layout, use_psum_layout, groups, m)
     if 0 in (m, n, k):
         d.zero_()
         return
+    blocks = _row_blocks(grouped_layout, use_psum_layout, groups, m)
+    if blocks is not None:
+        chosen = b.index_select(0, blocks.group)
+        write_blocks(a, lambda start, stop: chosen[:, start:stop], d, blocks)
+        return
+    rows = _row_groups(grouped_layout, use_psum_layout, groups, m)
     write_rows(d, grouped_product(a.index_select(0, rows.source), b, rows.ends), rows)
 
 
@@ -881,17 +922,10 @@ def fp8_fp4_mqa_logits(
     return stored_logits(pieces, 0, max_seqlen_k, dtype)
 
 
-def get_paged_mqa_logits_metadata(context_lens: torch.Tensor, block_kv: int, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """A schedule for ``fp8_fp4_paged_mqa_logits``, which needs none: int32 zeros [num_sms + 1, 2].
-
-    Called as upstream's CUDA form, (context_lens, block_kv, num_sms, indices), or as Ascend's, (context_lens, num_heads, indices=...).
-    """
-    extra = set(kwargs) - {"num_sms", "indices"}
-    if extra or len(args) + len(kwargs) > 2:
-        raise TypeError(
-            f"get_paged_mqa_logits_metadata takes num_sms and indices, got {len(args)} more and {sorted(kwargs)}"
-        )
-    num_sms = args[0] if args else kwargs.get("num_sms", get_num_sms())
+def get_paged_mqa_logits_metadata(
+    context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A schedule for ``fp8_fp4_paged_mqa_logits``, which needs none: int32 zeros [num_sms + 1, 2]."""
     return torch.zeros((num_sms + 1, 2), dtype=torch.int32, device=context_lens.device)
 
 
@@ -904,21 +938,14 @@ def fp8_fp4_paged_mqa_logits(
     schedule_meta: torch.Tensor,
     max_context_len: int,
     indices: torch.Tensor | None = None,
-    **kwargs: Any,
 ) -> torch.Tensor:
     """``fp8_fp4_mqa_logits`` over a paged cache.
 
     ``q``: values [batch, next_n, heads, ..] and their scales. ``kv_cache``: uint8 [pages, tokens, 1, bytes + 4], in each page all
     tokens' values and then 4 scale bytes a token. ``weights``: [batch * next_n, heads]. ``context_lens``: int32 [batch, next_n].
-    ``block_table``: int32 [batch, blocks]. Ascend's ``use_ascend_kv_layout`` must be False.
+    ``block_table``: int32 [batch, blocks].
     Returns [batch * next_n, max_context_len]; columns from the row's context length on are not cleaned.
     """
-    if set(kwargs) - {"use_ascend_kv_layout"}:
-        raise TypeError(
-            f"fp8_fp4_paged_mqa_logits got unexpected arguments {sorted(set(kwargs) - {'use_ascend_kv_layout'})}"
-        )
-    if kwargs.get("use_ascend_kv_layout"):
-        raise NotImplementedError("use_ascend_kv_layout: not supported on Neuron (basic mode)")
     values, q_sf = q
     rows = values.shape[0] * values.shape[1]
     assert tuple(weights.shape) == (

@@ -40,7 +40,8 @@ def unpack_scales(sf: torch.Tensor, groups: int) -> torch.Tensor:
     assert sf.shape[-1] == ceil_div(
         groups, sf.itemsize
     ), f"expected {ceil_div(groups, sf.itemsize)} packed scales a row, got {sf.shape[-1]}"
-    exponents = sf.contiguous().unsqueeze(-1).view(torch.uint8).flatten(-2)
+    # One operation widens the bytes and brings them in order, whatever the strides.
+    exponents = sf.unsqueeze(-1).view(torch.uint8).to(torch.int32, memory_format=torch.contiguous_format).flatten(-2)
     return ue8m0_decode(exponents[..., :groups])
 
 

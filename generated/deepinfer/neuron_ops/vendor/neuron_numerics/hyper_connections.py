@@ -16,8 +16,9 @@ def split_mixes(
     """
     parts = (streams, streams, streams * streams)
     factors = torch.cat([scale[i : i + 1].expand(part) for i, part in enumerate(parts)])
-    pre, post, comb = (mixes * factors + base).split(parts, -1)
-    return pre.sigmoid() + pre_eps, post.sigmoid() * post_factor, comb
+    both, comb = (mixes * factors + base).split((2 * streams, streams * streams), -1)
+    pre, post = both.sigmoid().chunk(2, -1)
+    return pre + pre_eps, post * post_factor, comb
 
 
 def sinkhorn(x: torch.Tensor, repeat: int, eps: float) -> torch.Tensor:

@@ -69,7 +69,8 @@ def write_scales(out: torch.Tensor, encoded: torch.Tensor, layout: ScaleLayout) 
             .transpose(1, 2)
         )
     else:
-        padded = torch.nn.functional.pad(encoded, (0, -encoded.shape[1] % pack)).unflatten(1, (-1, pack))
+        missing = -encoded.shape[1] % pack
+        padded = (torch.nn.functional.pad(encoded, (0, missing)) if missing else encoded).unflatten(1, (-1, pack))
     out.copy_(padded.to(torch.uint8, memory_format=torch.contiguous_format).view(layout.pack_dtype).squeeze(-1))
 
 

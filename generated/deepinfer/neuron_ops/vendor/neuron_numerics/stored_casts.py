@@ -108,7 +108,8 @@ def cast_there_and_back(x: torch.Tensor, to: Target) -> torch.Tensor:
 def pack_columns(encoded: torch.Tensor, pack_dtype: torch.dtype) -> torch.Tensor:
     """Exponent bytes [..., n] (int32) packed along the last axis, the first in the low byte; missing ones are 0."""
     pack = pack_dtype.itemsize
-    padded = torch.nn.functional.pad(encoded, (0, -encoded.shape[-1] % pack)).unflatten(-1, (-1, pack))
+    missing = -encoded.shape[-1] % pack
+    padded = (torch.nn.functional.pad(encoded, (0, missing)) if missing else encoded).unflatten(-1, (-1, pack))
     return padded.to(torch.uint8, memory_format=torch.contiguous_format).view(pack_dtype).squeeze(-1)
 
 

@@ -14,10 +14,15 @@ from neuron_numerics.stable_topk import stable_topk
 _REPLICA_STEP = 23333
 
 
-_HASH_FACTORS = (0x7FEB352D, 0x846CA68B - (1 << 32))
+# The golden section of 2**32: multiples of it are spread evenly over the words.
+_NOISE_STEP = 0x9E3779B9 - (1 << 32)
 
 
-_HASH_STEP = 0x9E3779B9 - (1 << 32)
+_NOISE_BITS = 24
+
+
+# Keeps the ranks' words apart.
+_RANK_STEP = 0x01000193
 
 
 def moe_topk_gate_forward(
@@ -69,33 +74,32 @@ def moe_topk_gate_forward(
     assert shared in (1, 2) or not use_shared_as_routed, f"expected 1 or 2 shared experts, got {shared}"
     width = num_topk + shared
     assert width <= 32, f"at most 32 experts a token, got {width}"
-    if out is None:
-        # NEURON: 64-bit upstream's experts are int64
-        topk_idx = torch.empty((tokens, width), dtype=torch.int64, device=logits.device)
-        topk_weights = torch.empty((tokens, width), dtype=torch.float32, device=logits.device)
-    else:
-        topk_idx, topk_weights = out
-        assert topk_idx.shape == topk_weights.shape == (tokens, width), f"expected outputs of {(tokens, width)}"
+    if out is not None:
+        assert out[0].shape == out[1].shape == (tokens, width), f"expected outputs of {(tokens, width)}"
     if tokens == 0:
-        return topk_idx, topk_weights
+        # NEURON: 64-bit upstream's experts are int64
+        return out or (logits.new_empty((0, width), dtype=torch.int64), logits.new_empty((0, width)))
 
     plain = sqrt_softplus(logits)
-    drawn = None if force_random is None else (force_random if mask is None else force_random & mask)
+    drawn = None if force_random is None else (force_random if mask is None else force_random & mask).unsqueeze(1)
+    absent = None if mask is None else ~mask.unsqueeze(1)
     biased = plain if bias is None else plain + bias
     if image_bias is not None and image_token_mask is not None:
         biased = torch.where(image_token_mask.unsqueeze(1), plain + image_bias, biased)
     logical = stable_topk(biased, num_topk)
-    if fix_routing_mask is not None and unmapped_topk_idx is not None:
+    fixed = fix_routing_mask is not None and unmapped_topk_idx is not None
+    if fixed:
         logical = torch.where(fix_routing_mask.unsqueeze(1), unmapped_topk_idx.to(torch.int32), logical)
     # NEURON: 64-bit gather takes nothing else
-    weight = plain.gather(1, logical.clamp_min(0).to(torch.int64))
-    weight = weight / weight.sum(1, keepdim=True).add_(1e-20) * routed_scaling_factor
+    weight = plain.gather(1, (logical.clamp_min(0) if fixed else logical).to(torch.int64))
+    weight = weight.div_(weight.sum(1, keepdim=True).add_(1e-20)).mul_(routed_scaling_factor)
     if unmapped_topk_idx is not None:
-        kept = logical if drawn is None else logical.masked_fill(drawn.unsqueeze(1), -1)
-        unmapped_topk_idx.copy_(kept if mask is None else kept.masked_fill(~mask.unsqueeze(1), -1))
+        kept = logical if drawn is None else logical.masked_fill(drawn, -1)
+        # NEURON: 64-bit upstream's experts are int64
+        unmapped_topk_idx.copy_(kept if absent is None else kept.masked_fill(absent, -1))
     if scores is not None:
-        silent = _either(None if mask is None else ~mask, drawn)
-        scores.copy_(plain if silent is None else plain.masked_fill(silent.unsqueeze(1), 0.0))
+        silent = absent if drawn is None else drawn if absent is None else drawn | absent
+        scores.copy_(plain if silent is None else plain.masked_fill(silent, 0.0))
 
     if shared:
         last = torch.arange(routed, routed + shared, dtype=torch.int32, device=logits.device)
@@ -103,20 +107,22 @@ def moe_topk_gate_forward(
         weight = torch.nn.functional.pad(weight, (0, shared), value=1.0)
     experts = logical
     if to_physical_map is not None and logical_count is not None:
-        experts = _physical(logical, to_physical_map, logical_count, ep_rank)
+        experts = _physical(logical, to_physical_map, logical_count, ep_rank, fixed)
     if drawn is not None:
-        total = torch.tensor(routed + shared, dtype=torch.int32, device=logits.device)
-        if logical_count is not None:
-            total = logical_count.sum(dtype=torch.int32)
-        random_experts, random_weights = _draw(tokens, width, total, ep_rank)
-        experts = torch.where(drawn.unsqueeze(1), random_experts, experts)
-        weight = torch.where(drawn.unsqueeze(1), random_weights, weight)
-    if mask is not None:
-        experts = experts.masked_fill(~mask.unsqueeze(1), -1)
-        weight = weight.masked_fill(~mask.unsqueeze(1), 0.0)
-    topk_idx.copy_(experts)
-    topk_weights.copy_(weight)
-    return topk_idx, topk_weights
+        total = routed + shared if logical_count is None else logical_count.sum(dtype=torch.int32)
+        random_experts, random_weights = _draw(tokens, width, total, ep_rank, logits.device)
+        experts = torch.where(drawn, random_experts, experts)
+        weight = torch.where(drawn, random_weights, weight)
+    if absent is not None:
+        experts = experts.masked_fill(absent, -1)
+        weight = weight.masked_fill(absent, 0.0)
+    if out is None:
+        # NEURON: 64-bit upstream's experts are int64
+        return experts.to(torch.int64), weight
+    # NEURON: 64-bit upstream's experts are int64
+    out[0].copy_(experts)
+    out[1].copy_(weight)
+    return out
 
 
 def moe_topk_gate(*args: object, **kwargs: object) -> tuple[torch.Tensor, torch.Tensor]:
@@ -124,37 +130,44 @@ def moe_topk_gate(*args: object, **kwargs: object) -> tuple[torch.Tensor, torch.
     return moe_topk_gate_forward(*args, **kwargs)  # type: ignore[arg-type]
 
 
-def _either(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
-    if first is None or second is None:
-        return first if second is None else second
-    return first | second
-
-
 def _physical(
-    logical: torch.Tensor, to_physical_map: torch.Tensor, logical_count: torch.Tensor, ep_rank: int
+    logical: torch.Tensor, to_physical_map: torch.Tensor, logical_count: torch.Tensor, ep_rank: int, with_none: bool
 ) -> torch.Tensor:
-    """Physical experts of ``logical`` (int32 [tokens, k], -1 stays): replica ``(ep_rank + token * step) mod count``."""
+    """Physical experts of ``logical`` (int32 [tokens, k]): replica ``(ep_rank + token * step) mod count``.
+
+    ``with_none``: there may be -1 among them, which stays.
+    """
     tokens = logical.shape[0]
-    known = logical.clamp_min(0)
-    count = logical_count[known]
-    token = torch.arange(tokens, dtype=torch.int32, device=logical.device).unsqueeze(1)
+    known = logical.clamp_min(0) if with_none else logical
+    if to_physical_map.shape[1] == 1:
+        physical = to_physical_map[:, 0][known]
+    else:
+        count = logical_count[known]
+        physical = to_physical_map[known, _replica(tokens, count, ep_rank)]
+    return torch.where(logical < 0, logical, physical) if with_none else physical
+
+
+def _replica(tokens: int, count: torch.Tensor, ep_rank: int) -> torch.Tensor:
+    """Replica of each token's experts, below ``count`` (int32 [tokens, k])."""
+    last = ep_rank + (tokens - 1) * _REPLICA_STEP
+    if last < 2**31:
+        seed = torch.arange(ep_rank, last + 1, _REPLICA_STEP, dtype=torch.int32, device=count.device)
+        return seed.unsqueeze(1) % count
     # Reduced before the product, which then fits 32 bits.
-    replica = (ep_rank % count + (token % count) * (_REPLICA_STEP % count)) % count
-    return torch.where(logical < 0, logical, to_physical_map[known, replica])
+    token = torch.arange(tokens, dtype=torch.int32, device=count.device).unsqueeze(1)
+    return (ep_rank % count + (token % count) * (_REPLICA_STEP % count)) % count
 
 
-def _draw(tokens: int, width: int, total: torch.Tensor, ep_rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distinct experts below ``total`` (int32 scalar) and weights in [0, 1) for each token, by a hash of token and rank."""
-    place = torch.arange(tokens * (width + 2), dtype=torch.int32, device=total.device).view(tokens, width + 2)
-    word = (place + ep_rank * 0x01000193 % (1 << 30)) * _HASH_STEP
-    for factor in _HASH_FACTORS:
-        word = (word ^ ((word >> 16) & _HALF)) * factor
-    noise = (word ^ ((word >> 16) & _HALF)) & 0x00FFFFFF
-    # Steps this short keep a token's experts apart.
-    longest = (total - 1).clamp_min(1) // max(width - 1, 1)
-    start, step = noise[:, :1] % total, noise[:, 1:2] % longest.clamp_min(1) + 1
-    lane = torch.arange(width, dtype=torch.int32, device=total.device)
-    return (start + lane * step) % total, noise[:, 2:].to(torch.float32) * 2.0**-24
+def _draw(
+    tokens: int, width: int, total: torch.Tensor | int, ep_rank: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Distinct experts below ``total`` (int32 scalar) and weights in [0, 1) for each token, by token and rank.
 
-
-_HALF = 0xFFFF
+    A token's experts lie evenly spread from one drawn for it, so that they fall on all ranks.
+    """
+    first = ep_rank * _RANK_STEP % (1 << 30)
+    words = torch.arange(first, first + tokens * (width + 1), dtype=torch.int32, device=device)
+    noise = (words.mul_(_NOISE_STEP) >> (32 - _NOISE_BITS)).bitwise_and_((1 << _NOISE_BITS) - 1).view(tokens, width + 1)
+    spread = (torch.arange(width, dtype=torch.int32, device=device) * total).div_(width, rounding_mode="floor")
+    experts = (noise[:, :1] + spread) % total
+    return experts, noise[:, 1:] * 2.0**-_NOISE_BITS
