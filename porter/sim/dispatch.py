@@ -231,11 +231,8 @@ def structured() -> dict[str, Any]:
     names: list[str] = internal("_C._dispatch_get_all_op_names", "structured operators")()
     found = {}
     for name in sorted(names):
-        if (
-            name.removeprefix("aten::") in _WHOLE
-            or (name.startswith("aten::")
-            and has(name, "CompositeExplicitAutogradNonFunctional")
-            and has(name, "CPU"))
+        if name.removeprefix("aten::") in _WHOLE or (
+            name.startswith("aten::") and has(name, "CompositeExplicitAutogradNonFunctional") and has(name, "CPU")
         ):
             word = name.removeprefix("aten::")
             packet, _, overload = word.partition(".")

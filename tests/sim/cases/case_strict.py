@@ -183,6 +183,7 @@ def test_findings_in_compiled_graphs() -> None:
 
 def test_recompilation_and_dynamic_shapes_are_findings() -> None:
     torch._dynamo.reset()
+
     def double(x):
         return x * 2
 

@@ -309,7 +309,7 @@ def run(packages: Sequence[str]) -> dict[str, Any]:
             given, named = on_device(args), {key: on_device(value) for key, value in kwargs.items()}
             with sim.record(name, roots=[folder], arguments=[*given, *named.values()]) as recording:
                 function(*given, **named)
-            data = recording.to_dict()
+            data = {"symbol": f"{function.__module__}.{function.__qualname__}", **recording.to_dict()}
             for finding in (*data["findings"], *data["allowed"]):
                 finding["path"], finding["line"] = places.place(finding["path"], finding["line"])
             rows[name] = data
@@ -319,4 +319,5 @@ def run(packages: Sequence[str]) -> dict[str, Any]:
 if __name__ == "__main__":
     sim.install()
     torch.set_num_threads(1)
-    print(json.dumps(run(sys.argv[1:] or ["deep_gemm", "flash_mla", "deep_select", "tile_kernels", "deep_ep"])))
+    chosen = sys.argv[1:] or ["deep_gemm", "flash_mla", "deep_select", "tile_kernels", "deep_ep"]
+    print(json.dumps({"version": 1, "kind": "decode step", "estimate": sim.ESTIMATE, "packages": run(chosen)}))
