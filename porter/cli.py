@@ -425,7 +425,7 @@ def report(
         typer.Option(
             "--results",
             metavar="FILE",
-            help="What `porter verify --json` wrote, on a torch device or with `--device sim`; one of each at most.",
+            help="What `porter verify --json` wrote, on a torch device or with `--device sim`, or a decode step's vendor calls; one of each.",
         ),
     ] = None,
     upstream: Upstream = None,
@@ -473,7 +473,9 @@ def apply(
     typer.echo("nothing changed" if plan.up_to_date else f"applied {len(plan.changes)} files")
 
 
-@app.command(epilog="Examples:  porter demo   |   porter demo --max-tokens 64 'the river'   |   porter demo --device sim")
+@app.command(
+    epilog="Examples:  porter demo   |   porter demo --max-tokens 64 'the river'   |   porter demo --device sim"
+)
 def demo(
     prompts: Annotated[
         list[str] | None, typer.Argument(help="Texts to go on from; a few of its own by default.")

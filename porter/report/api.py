@@ -24,14 +24,15 @@ def gather(
     """The page of a project.
 
     Args:
-        results: files of ``porter verify --json``, one on a torch device and one on the simulated one at most.
+        results: files of ``porter verify --json``, one on a torch device and one on the simulated one at most, and one of a
+            decode step's vendor calls.
         request: the upstream whose lines are shown and which is compared with the lock; porter.toml's by default.
 
     Raises:
         ReportError: results that cannot be read. PorterError: see ``porter check`` and ``porter diff``; a pinned source that
             cannot be had is no error, the page says so.
     """
-    tests, device = read_all(results)
+    measured = read_all(results)
     lock = read_lock(config.lock_path)
     plan = make_plan(config, lock, load_overrides(config.overrides_path))
     lines, changes, compared = _upstream(config, request or Request(), lock, progress)
@@ -42,8 +43,7 @@ def gather(
         check=check(config).findings,
         changes=changes,
         compared=compared,
-        tests=tests,
-        device=device,
+        measured=measured,
     )
 
 

@@ -10,7 +10,7 @@ from porter.drift import Change
 from porter.findings import Finding
 from porter.overrides import BACKEND_SURFACE
 from porter.plan import EmittedModule, Entry, Freshness, Plan
-from porter.report.results import Device, Results, Tests
+from porter.report.results import Device, DeviceFinding, Measured, Results, Step, Tests
 from porter.report.status import engine_entries, totals
 
 FACTORIES = "factories"
@@ -44,7 +44,7 @@ class NameRow:
 class Page:
     """The page. ``totals``: a row a group. ``sources``: name, version, digest. ``check``: findings of the emitted tree.
 
-    ``changes``: what ``compared`` changed against the lock; None when nothing was, and ``compared`` says why. ``tests``, ``device``: the runs, None when not given.
+    ``changes``: what ``compared`` changed against the lock; None when nothing was, and ``compared`` says why. ``tests``, ``device``, ``step``: the runs, None when not given.
     """
 
     rows: tuple[NameRow, ...]
@@ -56,6 +56,13 @@ class Page:
     compared: str
     tests: Results | None
     device: Results | None
+    step: Step | None = None
+
+    @property
+    def findings(self) -> tuple[DeviceFinding, ...]:
+        """Strict findings of factories and vendor functions; those that count come first."""
+        rows = [one for part in (self.device, self.step) if part is not None for one in part.findings]
+        return tuple(sorted(rows, key=lambda one: one.allowed))
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -72,11 +79,15 @@ def _row(
     used: bool,
     folders: tuple[str, str],
     line: int,
-    tests: Results | None,
-    device: Results | None,
+    measured: Measured,
 ) -> NameRow:
     symbol, factories = entry.symbol, module.package == BACKEND_SURFACE
     name = symbol.qualname if factories else symbol.id
+    tests, device = measured.tests or measured.device, None
+    if factories:
+        device = measured.device.costs.get(name) if measured.device is not None else None
+    elif measured.step is not None:
+        device = measured.step.of(module.package, (symbol.id, *symbol.aliases))
     return NameRow(
         name=name,
         group=FACTORIES if factories else module.package,
@@ -90,7 +101,7 @@ def _row(
         emitted=f"{folders[0]}/{module.path}",
         override=f"{folders[1]}/{entry.override}" if entry.override else "",
         tests=tests.tests.get(name) if tests is not None and factories else None,
-        device=device.costs.get(name) if device is not None and factories else None,
+        device=device,
     )
 
 
@@ -102,8 +113,7 @@ def make_page(
     check: Sequence[Finding] = (),
     changes: Sequence[Change] | None = None,
     compared: str = "",
-    tests: Results | None = None,
-    device: Results | None = None,
+    measured: Measured | None = None,
 ) -> Page:
     """The page of a plan.
 
@@ -112,14 +122,13 @@ def make_page(
         lines: line of each symbol in upstream's file, by id; a lock holds none.
         check: findings of ``porter check``.
         changes, compared: see ``Page``.
-        tests: the run whose test counts are shown; without one, those of ``device``.
-        device: the run on the simulated device.
+        measured: runs and calls. Without a run on a torch device, test counts are those of the simulated one.
     """
     engine = engine_entries(plan)
     used = {entry.symbol.id for entry in engine.values() if entry is not None}
-    shown = tests or device
+    given = measured or Measured()
     rows = [
-        _row(entry, module, entry.symbol.id in used, folders, lines.get(entry.symbol.id, 0), shown, device)
+        _row(entry, module, entry.symbol.id in used, folders, lines.get(entry.symbol.id, 0), given)
         for module in plan.modules
         for entry in module.entries
     ]
@@ -141,6 +150,7 @@ def make_page(
         check=tuple(check),
         changes=None if changes is None else tuple(changes),
         compared=compared,
-        tests=tests,
-        device=device,
+        tests=given.tests,
+        device=given.device,
+        step=given.step,
     )

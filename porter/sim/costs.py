@@ -27,12 +27,16 @@ _PICKS = frozenset({"index", "index_select", "gather", "embedding", "take"})
 _PLACES = frozenset(
     {"index_copy", "_index_put_impl", "index_put", "scatter", "scatter_add", "index_add", "index_fill", "put"}
 )
+_ADDED_PRODUCTS = frozenset({"addmm", "addmv", "baddbmm", "addbmm"})
+_PLAIN_PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "_grouped_mm", "_int_mm"})
 _OVERWRITES = frozenset({"fill", "zero", "copy"})
 _WIDE = WIDE_INTEGERS | {torch.float64}
 
 
 def touched(tensor: torch.Tensor) -> int:
     """Bytes that reading or writing a tensor touches: broadcast dimensions count once."""
+    if tensor.is_contiguous():
+        return tensor.numel() * tensor.element_size()
     extents = [1 if step == 0 else extent for step, extent in zip(tensor.stride(), tensor.shape, strict=True)]
     return prod(extents) * tensor.element_size()
 
@@ -91,11 +95,10 @@ def _leaves(values: Iterable[Any]) -> Iterable[torch.Tensor]:
 
 def product_flops(call: Call) -> int:
     """Operations of a matrix product: two for each multiply-add; 0 for what is no product."""
-    operands = [one for one in _leaves(call.args) if one.dim() >= 1]
-    if call.base in ("addmm", "addmv", "baddbmm", "addbmm"):
-        operands = operands[1:]
-    elif call.base not in ("mm", "bmm", "mv", "dot", "_grouped_mm", "_int_mm"):
+    adds = call.base in _ADDED_PRODUCTS
+    if not adds and call.base not in _PLAIN_PRODUCTS:
         return 0
+    operands = [one for one in _leaves(call.args) if one.dim() >= 1][adds:]
     if len(operands) < 2 or not call.outputs:
         return 0
     return 2 * call.outputs[0].numel() * int(operands[0].shape[-1])

@@ -18,16 +18,20 @@ from porter.sim.versions import internal
 from porter.sim.watchers import WATCHERS, Call
 
 _CPU = torch.device("cpu")
+_takes_numbers: Any = internal("_C._should_allow_numbers_as_tensors", "numbers in place of tensors")
+_NUMBERS = (bool, int, float, complex)
 _Plain: Any = internal("_C.DisableTorchFunction", "kernels that default devices do not touch")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an operator's schema says: its names, and what it writes."""
+    """What an operator's schema says: its names, where a number has to be made a tensor, and what it writes."""
 
     name: str
     overload: str
     base: str
+    positional: tuple[bool, ...]
+    named: dict[str, bool]
     positional_writes: tuple[int, ...]
     named_writes: tuple[str, ...]
     outs: tuple[str, ...]
@@ -56,10 +60,13 @@ def plan_of(op: Any) -> Plan:
         arguments = schema.arguments
         positional = [one for one in arguments if not one.kwarg_only]
         writes = [one for one in arguments if one.alias_info is not None and one.alias_info.is_write]
+        wants = not _takes_numbers(schema.name.rpartition("::")[2])
         plan = _PLANS[op] = Plan(
             name=schema.name,
             overload=schema.overload_name,
             base=base_name(schema.name),
+            positional=tuple(wants and str(one.type) == "Tensor" for one in positional),
+            named={one.name: wants and str(one.type) == "Tensor" for one in arguments},
             positional_writes=tuple(at for at, one in enumerate(positional) if one in writes),
             named_writes=tuple(one.name for one in writes),
             outs=tuple(one.name for one in arguments if one.is_out),
@@ -136,12 +143,26 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
         return _run(op, args, kwargs)
 
 
+def _tensor_of(number: Any, walk: _Walk) -> torch.Tensor:
+    """A number as the tensor that an operator wants. It promotes types as the number would: beside tensors without
+    dimensions alone a tensor of its own type would not."""
+    operands = list(walk.host.values())
+    if operands and all(one.dim() == 0 for one in operands):
+        return torch.tensor(number, dtype=torch.result_type(operands[-1], number), device=_CPU)
+    return torch.tensor(number, device=_CPU)
+
+
 def _run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plan = plan_of(op)
     walk = _Walk(plan.name)
-    # A number that stands for a tensor stays a number: a tensor of it would count in type promotion.
     host_args = [walk.map(value) for value in args]
     host_kwargs = {name: walk.map(value) for name, value in kwargs.items()}
+    for at, value in enumerate(args):
+        if plan.positional[at] and isinstance(value, _NUMBERS):
+            host_args[at] = _tensor_of(value, walk)
+    for name, value in kwargs.items():
+        if plan.named[name] and isinstance(value, _NUMBERS):
+            host_kwargs[name] = _tensor_of(value, walk)
     call: Call | None = None
     if WATCHERS:
         written = _written(plan, args, kwargs)
@@ -210,11 +231,8 @@ def structured() -> dict[str, Any]:
     names: list[str] = internal("_C._dispatch_get_all_op_names", "structured operators")()
     found = {}
     for name in sorted(names):
-        if (
-            name.removeprefix("aten::") in _WHOLE
-            or name.startswith("aten::")
-            and has(name, "CompositeExplicitAutogradNonFunctional")
-            and has(name, "CPU")
+        if name.removeprefix("aten::") in _WHOLE or (
+            name.startswith("aten::") and has(name, "CompositeExplicitAutogradNonFunctional") and has(name, "CPU")
         ):
             word = name.removeprefix("aten::")
             packet, _, overload = word.partition(".")

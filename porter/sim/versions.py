@@ -32,6 +32,7 @@ NEEDED = (
     Internal("_C._to_dlpack", "tensors that share host memory"),
     Internal("_C._from_dlpack", "tensors that share host memory"),
     Internal("_C.DisableTorchFunction", "kernels that default devices do not touch"),
+    Internal("_C._should_allow_numbers_as_tensors", "numbers in place of tensors"),
     Internal("_C._ExcludeDispatchKeyGuard", "autocast"),
     Internal("library.fallthrough_kernel", "autocast"),
     Internal("serialization.register_package", "save and load"),

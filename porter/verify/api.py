@@ -35,6 +35,8 @@ FULL_MEMORY, FULL_SECONDS = 8 << 30, 120.0
 _RESTARTS = 5
 _SILENCE = 120.0
 _STRETCH = 8.0
+# Seconds that imports and collection may take: a busy machine needs minutes for torch and tilelang alone.
+_STARTING = 900.0
 
 
 @dataclass(frozen=True)
@@ -373,13 +375,13 @@ class _Process:
         return False, now
 
     def _patience(self) -> float:
-        """Seconds that the open case may stay silent: its cap counts processor time, which a busy machine stretches."""
-        seconds = self.session.seconds or 0.0
-        for nodeid in read_events(self.folder).open:
-            entry = self.prepared.catalogue.tests.get(test_of(nodeid))
-            own = (entry.seconds if entry is not None else None) or 0.0
-            seconds = max(seconds, own * self.session.stretch)
-        return seconds * _STRETCH + _SILENCE
+        """Seconds that the process may stay silent: a case's cap counts processor time, which a busy machine stretches."""
+        opened = read_events(self.folder).open
+        if not opened:
+            return _STARTING
+        entry = self.prepared.catalogue.tests.get(test_of(opened[-1]))
+        own = (entry.seconds if entry is not None else None) or 0.0
+        return max(self.session.seconds or 0.0, own * self.session.stretch) * _STRETCH + _SILENCE
 
     def tail(self) -> str:
         """The end of what the process printed."""

@@ -45,6 +45,16 @@ def results_json(simulated: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def step_json() -> dict[str, Any]:
+    """A decode step's vendor calls, cut short."""
+    cost = {"operators": 10, "round_trips": 0, "bytes_read": 30, "bytes_written": 10, "estimated_us": 600.0}
+    call = {"symbol": "deep_gemm._C.fp8_einsum", "findings": [finding("SIM104", 5)], "allowed": [], "cost": cost}
+    more = {**call, "cost": {**cost, "operators": 20, "round_trips": 1, "estimated_us": 1200.0}}
+    other = {**call, "symbol": "flash_mla.interface.decode", "findings": []}
+    packages = {"deep_gemm": {"a": call, "b": more}, "flash_mla": {"c": other}}
+    return {"version": 1, "kind": "decode step", "estimate": "an estimate", "packages": packages}
+
+
 def results(simulated: bool = False) -> Results:
     """The same, read."""
     return parse_results(results_json(simulated), "sim.json" if simulated else "cpu.json")

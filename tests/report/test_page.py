@@ -17,7 +17,7 @@ import report_data
 
 from porter.report.errors import ReportError
 from porter.report.html import MARK, render_page, write_page
-from porter.report.results import parse_results, read_all
+from porter.report.results import Measured, parse_results, parse_step, read_all
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +71,7 @@ def test_a_row_says_everything() -> None:
 def test_what_was_not_measured_is_said_with_the_command() -> None:
     html = render_page(report_data.page(measured=False, compared=False))
     row = _read(html).rows["norm_tl"]
-    assert row[4:] == ["–"] * 7
+    assert row[4:] == ["\N{EN DASH}"] * 7
     assert html.count("porter verify --device sim --json sim.json") == 2
     assert html.count("porter verify --json cpu.json") == 2
     assert "no source in the cache" in html
@@ -132,10 +132,15 @@ def test_results_are_checked(tmp_path: Path) -> None:
     plain, simulated = tmp_path / "cpu.json", tmp_path / "sim.json"
     plain.write_text(json.dumps(report_data.results_json()))
     simulated.write_text(json.dumps(report_data.results_json(True)))
-    tests, device = read_all([simulated, plain])
-    assert tests is not None and device is not None and device.simulated and not tests.simulated
-    assert read_all([]) == (None, None)
-    with pytest.raises(ReportError, match="a second run on a torch device"):
+    step = tmp_path / "step.json"
+    step.write_text(json.dumps(report_data.step_json()))
+    measured = read_all([simulated, step, plain])
+    assert measured.tests is not None and measured.device is not None and measured.step is not None
+    assert measured.device.simulated and not measured.tests.simulated
+    assert read_all([]) == Measured()
+    with pytest.raises(ReportError, match="a second time the vendor calls"):
+        read_all([step, step])
+    with pytest.raises(ReportError, match="a second time a run on a torch device"):
         read_all([plain, simulated, plain])
     for text in (
         "",
@@ -144,12 +149,25 @@ def test_results_are_checked(tmp_path: Path) -> None:
         '{"version": 2}',
         '{"version": 1}',
         '{"version": 1, "environment": {}, "factories": [{}]}',
+        '{"kind": "decode step"}',
+        '{"kind": "decode step", "version": 1}',
+        '{"kind": "decode step", "version": 3}',
     ):
         plain.write_text(text)
         with pytest.raises(ReportError):
             read_all([plain])
     with pytest.raises(ReportError, match="cannot be read"):
         read_all([tmp_path / "absent.json"])
+
+
+def test_calls_of_a_step_are_added_up() -> None:
+    step = parse_step(report_data.step_json(), "step.json")
+    device = step.of("deep_gemm", ["deep_gemm.fp8_einsum"])
+    assert device is not None and step.of("deep_gemm", ["deep_gemm.einsum"]) is None
+    assert (device.calls, device.operators, device.round_trips, device.bytes) == (2, 15, 0.5, 40)
+    assert (device.estimated_us, device.worst_us) == (900.0, 1200.0)
+    assert [(one.code, one.times, one.factory) for one in device.findings] == [("SIM104", 6, "deep_gemm._C.fp8_einsum")]
+    assert step.of("flash_mla", ["other.name", "flash_mla.interface.decode"]) is not None
 
 
 def test_results_without_a_device_part_are_read() -> None:
@@ -164,7 +182,9 @@ def test_the_project_itself(tmp_path: Path) -> None:
     """Every name of ``porter status`` has its row, with upstream's line; a second run changes nothing."""
     target = tmp_path / "report.html"
     (tmp_path / "sim.json").write_text(json.dumps(report_data.results_json(True)))
-    command = [sys.executable, "-m", "porter", "report", "--html", str(target), "--results", str(tmp_path / "sim.json")]
+    (tmp_path / "step.json").write_text(json.dumps(report_data.step_json()))
+    files = [part for name in ("sim.json", "step.json") for part in ("--results", str(tmp_path / name))]
+    command = [sys.executable, "-m", "porter", "report", "--html", str(target), *files]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     html = target.read_text(encoding="utf-8")
@@ -184,8 +204,9 @@ def test_the_project_itself(tmp_path: Path) -> None:
         assert re.search(r"tilelang_ops/asc/\S+\.py:[1-9]\d* ", row[3] + " "), row
     total = states["factories"]["total"] + sum(row["total"] for row in states["vendor"].values())
     assert html.count('data-state="') >= total
-    assert sum("deep_gemm" == row[1] for row in rows.values()) == states["vendor"]["deep_gemm"]["total"]
+    assert sum(row[1] == "deep_gemm" for row in rows.values()) == states["vendor"]["deep_gemm"]["total"]
     assert str(ROOT) not in html and str(tmp_path) not in html
+    assert rows["deep_gemm.fp8_einsum"][6] == "15" and rows["deep_gemm.fp8_einsum"][10] == "SIM104"
     assert rows["norm_tl"][4].startswith("9 passed") and rows["norm_tl"][6] == "12.5"
 
 

@@ -111,8 +111,10 @@ def _findings(rank):
 
 def _late_group(rank):
     with sim.record() as recording:
-        dist.new_group([0, 1])
-    assert "SIM112" in {one.code for one in recording.findings}
+        dist.new_group([0, 1])  # expect SIM112
+    lines = Path(__file__).read_text().splitlines()
+    told = {(one.code, lines[one.line - 1].partition("# expect ")[2]) for one in recording.findings}
+    assert ("SIM112", "SIM112") in told, told
 
 
 def _functional(rank):

@@ -281,7 +281,7 @@ def deep_ep() -> Iterator[Prepared]:
             options |= {"use_tma_aligned_col_major_sf": fp8}
             given = on_device((x, chosen, torch.rand(m, topk)))
             yield f"EPBuffer.dispatch, {name}", buffer.dispatch, given, options
-            received, _, weights, handle, _ = buffer.dispatch(*given, **options)
+            received, _, _weights, handle, _ = buffer.dispatch(*given, **options)
             rows = (received[0] if fp8 else received).shape[0]
             yield f"EPBuffer.combine, {name}", buffer.combine, (bf16(rows, hidden), handle), {"bias": bf16(m, hidden)}
             yield f"EPBuffer.dispatch again, {name}", buffer.dispatch, (given[0],), {
@@ -309,7 +309,7 @@ def run(packages: Sequence[str]) -> dict[str, Any]:
             given, named = on_device(args), {key: on_device(value) for key, value in kwargs.items()}
             with sim.record(name, roots=[folder], arguments=[*given, *named.values()]) as recording:
                 function(*given, **named)
-            data = recording.to_dict()
+            data = {"symbol": f"{function.__module__}.{function.__qualname__}", **recording.to_dict()}
             for finding in (*data["findings"], *data["allowed"]):
                 finding["path"], finding["line"] = places.place(finding["path"], finding["line"])
             rows[name] = data
@@ -319,4 +319,5 @@ def run(packages: Sequence[str]) -> dict[str, Any]:
 if __name__ == "__main__":
     sim.install()
     torch.set_num_threads(1)
-    print(json.dumps(run(sys.argv[1:] or ["deep_gemm", "flash_mla", "deep_select", "tile_kernels", "deep_ep"])))
+    chosen = sys.argv[1:] or ["deep_gemm", "flash_mla", "deep_select", "tile_kernels", "deep_ep"]
+    print(json.dumps({"version": 1, "kind": "decode step", "estimate": sim.ESTIMATE, "packages": run(chosen)}))
