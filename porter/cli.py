@@ -422,7 +422,9 @@ def apply(
     typer.echo("nothing changed" if plan.up_to_date else f"applied {len(plan.changes)} files")
 
 
-@app.command(epilog="Examples:  porter demo   |   porter demo --max-tokens 64 'the river'   |   porter demo --device sim")
+@app.command(
+    epilog="Examples:  porter demo   |   porter demo --max-tokens 64 'the river'   |   porter demo --device sim"
+)
 def demo(
     prompts: Annotated[
         list[str] | None, typer.Argument(help="Texts to go on from; a few of its own by default.")
