@@ -46,7 +46,7 @@ _ROUTING = slice(LEXICAL - layout.EXPERTS, LEXICAL)
 
 # Standard deviations, each in units of what keeps its module's output at the size of its input.
 _GAINS = {
-    "attn.wq_b": 1.5, "attn.wo_a": 1.5, "attn.wo_b": 0.08, "w2": 0.1, "engram.wkv": 3.0,
+    "attn.wq_b": 1.5, "attn.wo_a": 1.5, "attn.wo_b": 0.07, "w2": 0.09, "engram.wkv": 3.0,
 }  # fmt: skip
 
 
