@@ -27,10 +27,10 @@ LEXICAL = 192
 """Dimensions that hold which token stands there; the last ``EXPERTS`` of them say which experts are its own."""
 
 _OWN, _OTHER = 2.0, -0.7
-_BONUS = 90.0
+_BONUS = 11.25
 """Of a token's followers: what the head gains where the token's embedding is all there is."""
 
-_CONTEXT = 8.0
+_CONTEXT = 1.0
 """How much of the head's rows is random, and reads what the layers wrote."""
 
 RIVALS = 2
@@ -46,7 +46,7 @@ _ROUTING = slice(LEXICAL - layout.EXPERTS, LEXICAL)
 
 # Standard deviations, each in units of what keeps its module's output at the size of its input.
 _GAINS = {
-    "attn.wq_b": 1.5, "attn.wo_a": 1.5, "attn.wo_b": 0.08, "w2": 0.1, "engram.wkv": 3.0,
+    "attn.wq_b": 1.5, "attn.wo_a": 1.5, "attn.wo_b": 0.07, "w2": 0.09, "engram.wkv": 3.0,
 }  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from porter.tree import write_atomic
 from porter.config import Config
 from porter.demo import checkpoint
 from porter.demo.workspace import prepare
@@ -19,6 +18,7 @@ from porter.e2e.engine import RecordedEngine
 from porter.e2e.oracle import EXACT, PLAIN, RELEASED, Oracle
 from porter.e2e.prompts import LONGEST, prompt, prompts
 from porter.sources.progress import Progress, QuietProgress
+from porter.tree import write_atomic
 
 ENGINE_ARGUMENTS: Mapping[str, Any] = {"max_model_len": 1024, "max_num_seqs": 16, "max_num_batched_tokens": 1024}
 GREEDY: Mapping[str, Any] = {"temperature": 0, "ignore_eos": True}
@@ -106,13 +106,14 @@ def verify(
         model = checkpoint.write(folder / "model")
         given = prompts(count)
         rows = [folder / f"{length}.safetensors" for length in recorded]
-        with shown.task(f"generating {count} x {steps} tokens"):
-            with RecordedEngine(workspace, model, ENGINE_ARGUMENTS) as engine:
-                answer = engine.generate(given, {**GREEDY, "max_tokens": steps})
-                traced = [
-                    [*start, *engine.record(start, {**GREEDY, "max_tokens": steps}, file).tokens]
-                    for start, file in zip(map(prompt, recorded), rows, strict=True)
-                ]
+        with shown.task("starting the engine"):
+            engine = RecordedEngine(workspace, model, ENGINE_ARGUMENTS)
+        with engine, shown.task(f"generating {count} x {steps} tokens"):
+            answer = engine.generate(given, {**GREEDY, "max_tokens": steps})
+            traced = [
+                [*start, *engine.record(start, {**GREEDY, "max_tokens": steps}, file).tokens]
+                for start, file in zip(map(prompt, recorded), rows, strict=True)
+            ]
         chosen = [completion.tokens for completion in answer.completions]
         whole = [[*start, *tokens][:-1] for start, tokens in zip(given, chosen, strict=True)]
         first = [len(start) - 1 for start in given]
@@ -121,7 +122,11 @@ def verify(
                 plain, exact, released = (oracle.logits(form, whole, first) for form in (PLAIN, EXACT, RELEASED))
             with shown.task("comparing modules, each with the engine's own input"):
                 compared = [
-                    (length, len(tokens) - 1, comparison.modules(_load(file), oracle.modules(RELEASED, tokens[:-1], file)))
+                    (
+                        length,
+                        len(tokens) - 1,
+                        comparison.modules(_load(file), oracle.modules(RELEASED, tokens[:-1], file)),
+                    )
                     for length, tokens, file in zip(recorded, traced, rows, strict=True)
                 ]
             found: list[Fault] = []

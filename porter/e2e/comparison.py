@@ -68,9 +68,7 @@ class Module:
         return self.worst <= ROW_LIMIT and self.same >= SAME_SHARE
 
 
-def tokens(
-    chosen: Sequence[Sequence[int]], logits: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
-) -> Tokens:
+def tokens(chosen: Sequence[Sequence[int]], logits: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Tokens:
     """Compare the engine's ``chosen`` tokens with the oracle's ``logits`` f32[steps, V] at the same positions.
 
     ``others``: the same logits in the format's other arithmetic, for the noise.
@@ -168,9 +166,9 @@ def _doubtful_blocks(name: str, engine: Rows, oracle: Rows, width: int) -> torch
     if not bool(cut.any()):
         return none
     block = 8
-    padded = torch.nn.functional.pad(source, (0, -width % block), value=-torch.inf).unflatten(1, (-1, block))
+    padded = torch.nn.functional.pad(source, (0, -width % block), value=-torch.inf).reshape(len(source), -1, block)
     best = padded.amax(2)
-    kept = torch.nn.functional.pad(scores.isfinite(), (0, -width % block)).unflatten(1, (-1, block)).any(2)
+    kept = torch.nn.functional.pad(scores.isfinite(), (0, -width % block)).reshape(len(scores), -1, block).any(2)
     seen = best.isfinite()
     spread = torch.where(source.isfinite(), source, torch.nan)
     spread = ((spread - spread.nanmean(1, keepdim=True)) ** 2).nanmean(1, keepdim=True).sqrt()

@@ -38,7 +38,12 @@ def prepare(root: Path | None = None, progress: Progress | None = None) -> Path:
     shown = progress or QuietProgress()
     root = root or default_cache() / "e2e"
     root.mkdir(parents=True, exist_ok=True)
-    made_of = [ORACLE, *NEEDED, sys.version, *(f"{d.name} {d.version} {d.locate_file('')}" for d in torch_and_its_needs())]
+    made_of = [
+        ORACLE,
+        *NEEDED,
+        sys.version,
+        *(f"{d.name} {d.version} {d.locate_file('')}" for d in torch_and_its_needs()),
+    ]
     folder = root / f"oracle-{hashlib.sha256(chr(10).join(made_of).encode()).hexdigest()[:16]}"
     ready, python = folder / "ready", folder / "bin" / "python"
     with Cache(root).hold(folder.name, shown):
@@ -94,4 +99,6 @@ def link_torch(packages: Path) -> None:
 
 
 def _tops(distribution: importlib.metadata.Distribution) -> Iterator[str]:
-    yield from sorted({path.parts[0] for path in distribution.files or () if path.parts[0] not in ("..", "__pycache__")})
+    yield from sorted(
+        {path.parts[0] for path in distribution.files or () if path.parts[0] not in ("..", "__pycache__")}
+    )

@@ -107,7 +107,9 @@ class Oracle:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_PATIENCE)
         tail = "\n".join(Path(self._log.name).read_text(errors="replace").splitlines()[-_LOG_LINES:])
-        raise OracleError(f"the independent implementation stopped:\n{answer.get('error') or tail}", fix="read the lines above")
+        raise OracleError(
+            f"the independent implementation stopped:\n{answer.get('error') or tail}", fix="read the lines above"
+        )
 
     def close(self) -> None:
         """Let the process end, and wait for it. Safe to call twice."""

@@ -30,7 +30,7 @@ def fp8(values: torch.Tensor) -> torch.Tensor:
 
     The scale is the power of two not below ``max(|x|, 1e-4) / 448``, the product with 1/448 taken in float32.
     """
-    groups = values.float().unflatten(-1, (-1, GROUP))
+    groups = values.float().reshape(*values.shape[:-1], -1, GROUP)
     largest = groups.abs().amax(-1, keepdim=True).clamp_min(1e-4) * (1 / 448)
     mantissa, exponent = torch.frexp(largest)
     scale = torch.ldexp(torch.ones_like(largest), torch.where(mantissa == 0.5, exponent - 1, exponent))
@@ -43,7 +43,7 @@ def fp4(values: torch.Tensor) -> torch.Tensor:
 
     As cache kernels do it: both divisions are products with a reciprocal in float32, which decides ties.
     """
-    groups = values.float().unflatten(-1, (-1, 16))
+    groups = values.float().reshape(*values.shape[:-1], -1, 16)
     largest = groups.abs().amax(-1, keepdim=True).clamp_min(6 * 2**-9) * torch.tensor(1 / 6)
     scale = largest.clamp_max(448).to(torch.float8_e4m3fn).float()
     scaled = groups * (1 / scale)
@@ -64,11 +64,11 @@ class Oracle:
     """
 
     def __init__(self, folder: Path, dtype: str, quantised: bool) -> None:
-        from nemo_automodel.components.models.common import BackendConfig
-        from nemo_automodel.components.models.deepseek_v41.config import DeepseekV41Config
-        from nemo_automodel.components.models.deepseek_v41.model import DeepseekV41ForCausalLM
+        from nemo_automodel.components.models.common import BackendConfig  # type: ignore[import-not-found]
+        from nemo_automodel.components.models.deepseek_v41.config import DeepseekV41Config  # type: ignore[import-not-found]
+        from nemo_automodel.components.models.deepseek_v41.model import DeepseekV41ForCausalLM  # type: ignore[import-not-found]
         from safetensors.torch import load_file
-        from transformers import PreTrainedTokenizerFast
+        from transformers import PreTrainedTokenizerFast  # type: ignore[import-untyped]
 
         content = json.loads((folder / "config.json").read_text())
         text = {**content["text_config"], "dtype": dtype}
@@ -83,7 +83,10 @@ class Oracle:
         ]
         text["rope_scaling"] = {"rope_type": "yarn", **text["rope_scaling"]}
         config = DeepseekV41Config(
-            text_config=text, vision_config={"num_hidden_layers": 0}, dtype=dtype, image_token_id=content["image_token_id"]
+            text_config=text,
+            vision_config={"num_hidden_layers": 0},
+            dtype=dtype,
+            image_token_id=content["image_token_id"],
         )
         backend = BackendConfig(
             attn="eager", linear="torch", rms_norm="torch_fp32", rope_fusion=False, experts="torch", dispatcher="torch",
@@ -95,7 +98,9 @@ class Oracle:
         wanted = self.model.state_dict()
         missing = sorted(set(wanted) - set(native))
         if missing or set(native) - set(wanted):
-            raise ValueError(f"checkpoint and oracle differ: {missing} missing, {sorted(set(native) - set(wanted))} left")
+            raise ValueError(
+                f"checkpoint and oracle differ: {missing} missing, {sorted(set(native) - set(wanted))} left"
+            )
         self.model.load_state_dict({name: value.to(wanted[name].dtype) for name, value in native.items()})
         self._quantised = quantised
         if quantised:
@@ -109,7 +114,7 @@ class Oracle:
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Inside, the compressed cache is rounded as this form has it."""
-        from nemo_automodel.components.models.deepseek_v41 import attention as module
+        from nemo_automodel.components.models.deepseek_v41 import attention as module  # type: ignore[import-not-found]
 
         released = module.quantize_cache
 
@@ -160,13 +165,15 @@ class Oracle:
         Keys are those of ``rows`` that a module gives, with ``{i}.index.scores`` f32[T, C] beside: the index scores of
         every compressed entry, -inf where it cannot be chosen. Attention uses the engine's choice of entries.
         """
-        from nemo_automodel.components.models.deepseek_v41.attention import DeepseekV41AttentionState
+        from nemo_automodel.components.models.deepseek_v41.attention import (  # type: ignore[import-not-found]
+            DeepseekV41AttentionState,
+        )
 
         model = self.model.model
         ids = torch.tensor([tokens])
         count = ids.shape[1]
         positions = torch.arange(count).unsqueeze(0)
-        hashes = model.engram_hash(ids) if model.engram_hash is not None else None
+        hashes: Any = None if model.engram_hash is None else model.engram_hash(ids)
         dtype = model.embed_tokens.weight.dtype
         found = {"0.trunk": model.embed_tokens(ids)[0].unsqueeze(1).expand(-1, rows["0.trunk"].shape[1], -1)}
 
@@ -212,7 +219,9 @@ def _round_product(shared: Any) -> None:
     """Round what the shared expert's last layer reads, from the float32 product of its first two."""
     kept: dict[str, torch.Tensor] = {}
     for name in ("gate_proj", "up_proj"):
-        getattr(shared, name).register_forward_hook(lambda module, args, out, name=name: kept.update({name: out.float()}))
+        getattr(shared, name).register_forward_hook(
+            lambda module, args, out, name=name: kept.update({name: out.float()})
+        )
     limit = shared.swiglu_limit
 
     def product(module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
@@ -223,9 +232,7 @@ def _round_product(shared: Any) -> None:
 
 
 @contextlib.contextmanager
-def _chosen(
-    indexer: Any, choice: torch.Tensor | None, scores: dict[str, torch.Tensor], key: str
-) -> Iterator[None]:
+def _chosen(indexer: Any, choice: torch.Tensor | None, scores: dict[str, torch.Tensor], key: str) -> Iterator[None]:
     """Inside, ``indexer`` chooses ``choice``, and what it would have chosen by is kept in ``scores``."""
     if indexer is None or choice is None:
         yield

@@ -69,9 +69,9 @@ def test_alone_equals_batched(
 def test_decoded_equals_prefilled_again(
     target: Target, here: Engine, prompt_of: PromptOf, batched: dict[int, Sequence[int]], length: int
 ) -> None:
-    """Tokens again, each as the first one after a prompt that holds all tokens before it; the simulated device,
-    which is slow, takes some of them."""
-    steps = range(STEPS) if target is Target.HOST else (0, 1, STEPS - 1)
+    """Tokens again, each as the first one after a prompt that holds all tokens before it; of long prompts, and on the
+    simulated device, which is slow, some of them."""
+    steps = range(STEPS) if target is Target.HOST and length < 200 else (0, 1, STEPS - 1)
     grown = [[*prompt_of(length), *batched[length][:step]] for step in steps]
     answer = here.generate(grown, {**GREEDY, "max_tokens": 1})
     assert [completion.tokens[0] for completion in answer.completions] == [batched[length][step] for step in steps]

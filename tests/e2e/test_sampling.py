@@ -84,7 +84,12 @@ def test_structured_output_follows_its_grammar(engine: Engine, prompts: Sequence
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     object_ = {"schema_type": "json", "schema": json.dumps(schema)}
     free = {**DRAW, "ignore_eos": False, "seq_seed": 3, "max_tokens": 24}
-    sampling = [{**free, "so_args": digits}, free, {**free, "so_args": object_}, {**free, "temperature": 0, "so_args": digits}]
+    sampling = [
+        {**free, "so_args": digits},
+        free,
+        {**free, "so_args": object_},
+        {**free, "temperature": 0, "so_args": digits},
+    ]
     completions = engine.generate(prompts, sampling).completions
     texts = [completion.text.removesuffix(SPECIAL[EOS]) for completion in completions]
     assert re.fullmatch(r"[0-9]{3}-[0-9]{2}", texts[0]) and re.fullmatch(r"[0-9]{3}-[0-9]{2}", texts[3])
