@@ -58,8 +58,8 @@ def main() -> int:
         answer = measure(workspace, model, cells, timeout=given.timeout)
         reference = _reference(given.reference)
         others = [reference(model, *cell) if reference else None for cell in cells]
-    speeds = [case for case in answer["cases"] if case["look"] == "speed"]
-    counts = [graph.operators(case) for case in answer["cases"] if case["look"] == "operators"]
+    speeds = answer["cases"]
+    counts = [graph.operators(case) for case in speeds]
     print(table(speeds, counts, others))
     print(spenders(counts[0], given.top))
     if given.json is not None:
@@ -82,12 +82,8 @@ def long_model(folder: Path) -> Path:
 def measure(
     workspace: Workspace, model: Path, cells: Sequence[tuple[int, int]], *, timeout: float
 ) -> Mapping[str, Any]:
-    """Each cell's speed, then its operators, in one engine."""
-    cases = [
-        {"look": look, "batch": batch, "context": context, "steps": STEPS}
-        for batch, context in cells
-        for look in ("speed", "operators")
-    ]
+    """Each cell's speed and its operators, in one engine."""
+    cases = [{"look": "step", "batch": batch, "context": context, "steps": STEPS} for batch, context in cells]
     arguments = {
         "max_model_len": LENGTH, "max_num_seqs": max(batch for batch, _ in cells), "max_num_batched_tokens": 1024,
         "chunked_prefill": True,

@@ -156,7 +156,7 @@ def _capture(case: Mapping[str, Any]) -> Capture:
 
 
 def operators(case: Mapping[str, Any]) -> Operators:
-    """What a case with look "operators" counted."""
+    """What a case with look "step" counted."""
     return Operators(
         case["batch"], case["context"], case["calls"], case["inside"], case["outside"], case["outside_lines"]
     )

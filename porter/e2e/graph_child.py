@@ -112,62 +112,19 @@ def _name(frame: FrameType) -> str:
     return f"{package}.{qualified.replace('.<locals>', '')}"
 
 
-def operators(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
-    """Dispatched operators of one decode step, by the kernel or vendor call they are made in."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    calls = Calls()
-    inside: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    outside: Counter[str] = Counter()
-    lines: Counter[str] = Counter()
-
-    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with self:  # what is made of other operators counts as these
-                made = func.decompose(*args, **(kwargs or {}))
-            if made is not NotImplemented:
-                return made
-            kind = str(func).removeprefix("aten.")
-            if func.is_view:
-                kind = "view " + kind
-            elif str(func).split(".")[1] in MEMORY:
-                kind = "memory " + kind
-            if calls.current is None:
-                outside[kind] += 1
-                if " " not in kind:
-                    lines[f"{kind} {_engine_line()}"] += 1
-            else:
-                inside[calls.current][kind] += 1
-            return func(*args, **(kwargs or {}))
-
-    looked = 0
-
-    def look(forward: Forward, named: dict[str, Any]) -> Any:
-        nonlocal looked
-        looked += 1
-        if looked != 2:  # the first may still fill caches
-            return forward(**named)
-        with calls, Count():  # type: ignore[no-untyped-call]
-            return forward(**named)
-
-    decode(llm, case["batch"], case["context"], 4, look)
-    return {
-        "calls": dict(calls.counts.most_common()),
-        "inside": {name: dict(counter.most_common()) for name, counter in inside.items()},
-        "outside": dict(outside.most_common()),
-        "outside_lines": dict(lines.most_common()),
-    }
-
-
-def speed(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a decode step and of the model's forward in it, medians, and the forward's peak of resident memory."""
+def step(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a decode step and of the model's forward in it, medians, the forward's peak of resident memory, and the
+    operators that one more step dispatches, by the kernel or vendor call they are made in."""
     import statistics
 
+    counted = _Counted()
     starts: list[float] = []
     forwards: list[float] = []
     peaks: list[int] = []
 
     def look(forward: Forward, named: dict[str, Any]) -> Any:
+        if len(starts) == case["steps"]:
+            return counted(forward, named) if not counted.done else forward(**named)
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
         starts.append(time.perf_counter())
         output = forward(**named)
@@ -175,14 +132,67 @@ def speed(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
         peaks.append(_peak())
         return output
 
-    decode(llm, case["batch"], case["context"], case["steps"], look)
+    decode(llm, case["batch"], case["context"], case["steps"] + 3, look)
+    # The first may still fill caches.
     steps = [later - earlier for earlier, later in itertools.pairwise(starts[1:])]
     return {
         "step_seconds": statistics.median(steps),
         "forward_seconds": statistics.median(forwards[1:]),
         "tokens_per_second": case["batch"] / statistics.median(steps),
         "peak_bytes": max(peaks),
+        **counted.answer(),
     }
+
+
+class _Counted:
+    """Runs one forward pass and counts what it dispatches."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._calls = Calls()
+        self._inside: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._outside: Counter[str] = Counter()
+        self._lines: Counter[str] = Counter()
+
+    def __call__(self, forward: Forward, named: dict[str, Any]) -> Any:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        took = self._took
+
+        class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                with self:  # what is made of other operators counts as these
+                    made = func.decompose(*args, **(kwargs or {}))
+                if made is not NotImplemented:
+                    return made
+                took(func)
+                return func(*args, **(kwargs or {}))
+
+        self.done = True
+        with self._calls, Count():  # type: ignore[no-untyped-call]
+            return forward(**named)
+
+    def _took(self, func: Any) -> None:
+        kind = str(func).removeprefix("aten.")
+        if func.is_view:
+            kind = "view " + kind
+        elif kind.split(".")[0] in MEMORY:
+            kind = "memory " + kind
+        if self._calls.current is not None:
+            self._inside[self._calls.current][kind] += 1
+            return
+        self._outside[kind] += 1
+        if " " not in kind:
+            self._lines[f"{kind} {_engine_line()}"] += 1
+
+    def answer(self) -> dict[str, Any]:
+        """Counts, the most first."""
+        return {
+            "calls": dict(self._calls.counts.most_common()),
+            "inside": {name: dict(counter.most_common()) for name, counter in self._inside.items()},
+            "outside": dict(self._outside.most_common()),
+            "outside_lines": dict(self._lines.most_common()),
+        }
 
 
 def _peak() -> int:
@@ -193,7 +203,7 @@ def _peak() -> int:
 
 
 def _engine_line() -> str:
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(3)
     while frame is not None:
         file = frame.f_code.co_filename
         if "/deepinfer/" in file and "transfer_to_neuron" not in file:
@@ -363,11 +373,7 @@ def _place(stack: Any) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno} {frames[-1].name}" if frames else "?"
 
 
-LOOKS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
-    "operators": operators,
-    "graph": graph,
-    "speed": speed,
-}
+LOOKS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {"graph": graph, "step": step}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,11 @@ CHILD = Path(__file__).with_name("soak_child.py")
 ARGUMENTS: Mapping[str, Any] = {
     "max_model_len": 1024, "max_num_seqs": 6, "max_num_batched_tokens": 1024, "chunked_prefill": True,
 }  # fmt: skip
+# The C library returns what is freed, so that resident memory is what the process holds.
+_ENVIRONMENT = {
+    "DEEPINFER_NEURON_MEMORY_GB": "0.25", "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}  # fmt: skip
 IN_FLIGHT = 10
 """More than the engine runs at once, so that some wait."""
 
@@ -25,14 +30,15 @@ class SoakResult:
     """What a soak showed.
 
     ``together``, ``alone``: tokens of each request in the stream and by itself. ``cancelled``: indices of the cancelled ones.
-    ``memory``: resident bytes after each tenth of the requests. ``free``: free blocks and free state slots in the end.
+    ``memory``: resident bytes after each tenth of the requests. ``free_before``, ``free_after``: free blocks and free state slots.
     """
 
     together: Sequence[Sequence[int]]
     alone: Sequence[Sequence[int]]
     cancelled: Sequence[int]
     memory: Sequence[int]
-    free: Sequence[int]
+    free_before: Sequence[int]
+    free_after: Sequence[int]
     steps: int
     seconds: float
 
@@ -45,7 +51,7 @@ class SoakResult:
         ]
 
     def growth(self) -> int:
-        """Bytes that the peak of the last half of the requests lies above the peak of the first half."""
+        """Bytes that the peak of the second half of the requests lies above the peak of the first half, the warm-up."""
         half = len(self.memory) // 2
         return max(self.memory[half:]) - max(self.memory[:half])
 
@@ -82,8 +88,14 @@ def soak(
         "in_flight": IN_FLIGHT,
         "seed": seed,
     }
-    answer = oneshot.run(workspace, CHILD, request, timeout=timeout, environment={"DEEPINFER_NEURON_MEMORY_GB": "0.25"})
+    answer = oneshot.run(workspace, CHILD, request, timeout=timeout, environment=_ENVIRONMENT)
     return SoakResult(
-        answer["tokens"], answer["alone"], answer["cancelled"], answer["memory"], answer["free"], answer["steps"],
-        answer["seconds"],
-    )  # fmt: skip
+        together=answer["tokens"],
+        alone=answer["alone"],
+        cancelled=answer["cancelled"],
+        memory=answer["memory"],
+        free_before=answer["free_before"],
+        free_after=answer["free_after"],
+        steps=answer["steps"],
+        seconds=answer["seconds"],
+    )

@@ -47,7 +47,8 @@ class Soak:
         running: dict[str, int] = {}
         tokens: defaultdict[int, list[int]] = defaultdict(list)
         cancelled: list[int] = []
-        memory, free = [], []
+        memory: list[int] = []
+        free_before = self._free()
         done = steps = 0
         while waiting or running:
             if waiting and len(running) < in_flight and rng.random() < 0.5:
@@ -71,15 +72,19 @@ class Soak:
                     memory.append(resident())
         for _ in range(3):  # what a cancelled request holds is let go in the steps after
             self._engine.step()
-        free = [self._engine.scheduler.get_num_free_gpu_blocks(), self._engine.state_manager.get_num_free_blocks()]
         return {
             "tokens": [tokens[index] for index in range(len(requests))],
             "cancelled": sorted(cancelled),
             "memory": memory,
-            "free": free,
+            "free_before": free_before,
+            "free_after": self._free(),
             "steps": steps,
             "seconds": time.perf_counter() - began,
         }
+
+    def _free(self) -> list[int]:
+        """Free blocks and free state slots."""
+        return [self._engine.scheduler.get_num_free_gpu_blocks(), self._engine.state_manager.get_num_free_blocks()]
 
     def alone(self, request: dict[str, Any]) -> list[int]:
         """The tokens of one request that has the engine to itself."""

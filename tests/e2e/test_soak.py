@@ -29,6 +29,7 @@ def check(result: SoakResult, count: int) -> None:
     )
     assert not result.different()
     assert len({tuple(tokens) for tokens in result.alone}) > count // 2, "texts differ, or equality says little"
+    assert result.free_after == result.free_before
     assert result.growth() < GROWTH
 
 
@@ -56,7 +57,7 @@ def test_requests_are_of_all_kinds() -> None:
 
 
 def test_a_difference_is_found() -> None:
-    result = SoakResult([[1, 2], [3], [4]], [[1, 2], [3, 5], [5]], [1], [1], [], 1, 1.0)
+    result = SoakResult([[1, 2], [3], [4]], [[1, 2], [3, 5], [5]], [1], [1], [], [], 1, 1.0)
     assert result.different() == [2]
-    assert SoakResult([[1], [3]], [[1], [3, 5]], [], [1], [], 1, 1.0).different() == [1]
-    assert SoakResult([], [], [], [5, 7, 9, 8], [], 1, 1.0).growth() == 2
+    assert SoakResult([[1], [3]], [[1], [3, 5]], [], [1], [], [], 1, 1.0).different() == [1]
+    assert SoakResult([], [], [], [5, 7, 9, 8], [], [], 1, 1.0).growth() == 2
