@@ -68,9 +68,9 @@ def possible_wides(file: SourceFile) -> Iterator[cst.Call]:
         word, owner = file.method(node)
         if owner is None:
             continue
-        if word in _WRITES and file.value(owner).dtype is None:
-            yield node
-        elif word in ("to", "type") and any(file.dotted(one.value).endswith(".dtype") for one in node.args):
+        writes = word in _WRITES and file.value(owner).dtype is None
+        follows = word in ("to", "type") and any(file.dotted(one.value).endswith(".dtype") for one in node.args)
+        if writes or follows:
             yield node
 
 
