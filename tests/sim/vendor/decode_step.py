@@ -260,7 +260,7 @@ def tile_kernels() -> Iterator[Prepared]:
 
 
 def deep_ep() -> Iterator[Prepared]:
-    """One rank's dispatch and combine of a step, without a CPU sync, and an n-gram table's fetch."""
+    """One rank's dispatch and combine of a step, without a CPU sync."""
     import deep_ep as package
 
     m, hidden, experts, topk = TOKENS, 256, 8, 2
