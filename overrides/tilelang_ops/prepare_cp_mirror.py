@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from ._segments import count_at_or_before
 
@@ -39,7 +38,7 @@ def _overlap(block: torch.Tensor | int, rows: torch.Tensor, length: torch.Tensor
 
 def _prefixes(ends: torch.Tensor) -> torch.Tensor:
     """Exclusive running sums and, behind them, the totals, of the inclusive ones."""
-    return F.pad(ends, (1, 0))
+    return torch.cat((torch.zeros_like(ends[..., :1]), ends), -1)
 
 
 def prepare_cp_mirror_tl(cp_size: int, compress_ratios: tuple[int, ...]) -> Any:

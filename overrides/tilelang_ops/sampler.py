@@ -6,11 +6,9 @@ from typing import Any, Literal
 
 import torch
 
-from ._constants import Constant
-from ._segments import count_at_or_before
-
 DRAFT_POS_HASH_MUL = 10000019
 _MAX_DRAFT_TOPK = 4096
+_TABLE_BYTES = 1 << 24
 
 
 def prepare_verification_metadata_tl(num_steps: int) -> Any:
@@ -24,7 +22,7 @@ def prepare_verification_metadata_tl(num_steps: int) -> Any:
         local_step: torch.Tensor,
         is_verify: torch.Tensor,
     ) -> None:
-        """``ftp``, ``seqlen_q``: [req_cnt] int32, first row and number of rows of each request, packed in order.
+        """``ftp``, ``seqlen_q``: [req_cnt] int32, first row and number of rows of each request, packed in order, total_q rows.
 
         Written: ``row_to_req``, ``local_step`` [total_q] int32, ``is_verify`` [total_q] bool (not a request's last row).
         """
@@ -35,8 +33,7 @@ def prepare_verification_metadata_tl(num_steps: int) -> Any:
             local_step.zero_()
             is_verify.zero_()
             return
-        # The first request begins at row 0, so its start is not counted.
-        row_to_req.copy_(count_at_or_before(ftp[1:], total_q))
+        row_to_req.copy_(torch.repeat_interleave(seqlen_q, output_size=total_q))
         torch.sub(row, ftp.index_select(0, row_to_req), out=local_step)
         torch.lt(local_step, (seqlen_q - 1).index_select(0, row_to_req), out=is_verify)
 
@@ -118,7 +115,7 @@ def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
     assert (
         0 < force_topk <= _MAX_DRAFT_TOPK and force_topk % 64 == 0
     ), f"expected a multiple of 64 up to 4096, got {force_topk}"
-    nothing = Constant([-torch.inf], torch.float32)
+    rows_at_once = max(1, _TABLE_BYTES // (4 * (vocab_size + 2)))
 
     def remap_draft_topk(
         draft_topk_index: torch.Tensor,
@@ -137,27 +134,26 @@ def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
         [q] int32 (the draft token's column, or -1) and ``identity_rows`` [q] int32.
         """
         total_q = target_topk_index.shape[0]
-        assert total_q * (vocab_size + 2) < 1 << 31, f"{total_q} rows of {vocab_size} tokens exceed an int32 index"
         assert target_topk_index.shape[1] == force_topk and aligned_logprobs.shape == (
             total_q,
             force_topk,
         ), f"{target_topk_index.shape=}"
         device = target_topk_index.device
         torch.arange(total_q, dtype=torch.int32, device=device, out=identity_rows)
-        # One dense row a query, of which only the cells are touched that a token of the draft or of the target names: the
-        # target's are emptied, the draft's are written, the target's are read. The draft's tokens outside of the vocabulary
-        # have a cell at either end.
-        width = vocab_size + 2
-        cells = torch.empty(total_q * width, dtype=torch.float32, device=device)
-        cell = torch.arange(1, total_q * width + 1, width, dtype=torch.int32, device=device).unsqueeze(1)
+        # Tokens outside of the vocabulary have a column at either end.
+        known = draft_topk_index.index_select(0, read_rows).clamp_(-1, vocab_size).add_(1)
+        logprobs = draft_topk_logprobs.index_select(0, read_rows)
         wanted = target_topk_index.clamp(0, vocab_size - 1)
         outside = wanted != target_topk_index
-        wanted = wanted.add_(cell).view(-1)
-        known = draft_topk_index.index_select(0, read_rows).clamp_(-1, vocab_size).add_(cell).view(-1)
-        cells.index_put_((wanted,), nothing.beside(cells))
-        cells.index_put_((known,), draft_topk_logprobs.index_select(0, read_rows).view(-1))
-        found = cells.index_select(0, wanted).view(total_q, force_topk)
-        aligned_logprobs.copy_(found.masked_fill_(outside, -torch.inf))
+        wanted.add_(1)
+        nothing = torch.full((1, 1), -torch.inf, dtype=torch.float32, device=device)
+        # One dense row a query, of so many queries at once that the table stays small beside the logits.
+        for piece in range(0, total_q, rows_at_once):
+            here = slice(piece, piece + rows_at_once)
+            rows = wanted[here]
+            table = nothing.expand(rows.shape[0], vocab_size + 2).scatter(1, known[here], logprobs[here])
+            found = table.gather(1, rows)
+            aligned_logprobs[here].copy_(found.masked_fill_(outside[here], -torch.inf))
 
         # Columns count from 1, so that none found, one behind the last, is 0 modulo their number and one.
         column = torch.arange(1, force_topk + 1, dtype=torch.int32, device=device)

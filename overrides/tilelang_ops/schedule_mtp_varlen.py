@@ -6,6 +6,10 @@ from typing import Any
 
 import torch
 
+from ._constants import Scalars
+
+_SCALARS = Scalars(-1, 1)
+
 
 def compute_seqlens_q_by_confidence_rates_tl(nextn: int) -> Any:
     """Factory of the split of a token budget: one token a sequence, the rest to the likeliest drafts, equals in order."""
@@ -24,13 +28,14 @@ def compute_seqlens_q_by_confidence_rates_tl(nextn: int) -> Any:
         """
         n = remap.shape[0]
         assert cum_rates.shape == (n, nextn) and prev_confidence_rates.shape[1] == nextn, f"{cum_rates.shape=} {nextn=}"
+        is_ = _SCALARS.beside(remap)
         if prev_confidence_rates.shape[0]:
-            rates = prev_confidence_rates.index_select(0, remap.clamp(min=0))
-            chances = [*rates.masked_fill_((remap == -1).unsqueeze(1), 0.0).unbind(1)]
-            # One column after the other: the rounding of the products decides equals.
+            # A row for each draft: each is multiplied by the one before, as the rounding of the products decides equals.
+            chances = prev_confidence_rates.t().index_select(1, remap.clamp(min=0)).masked_fill_(remap == is_[-1], 0.0)
+            rows = chances.unbind(0)
             for step in range(1, nextn):
-                chances[step] = chances[step] * chances[step - 1]
-            torch.stack(chances, 1, out=cum_rates)
+                rows[step].mul_(rows[step - 1])
+            cum_rates.copy_(chances.t())
         else:
             cum_rates.zero_()
         extra = min(max(total_q - n, 0), n * nextn)
@@ -38,12 +43,13 @@ def compute_seqlens_q_by_confidence_rates_tl(nextn: int) -> Any:
             seqlens_q.fill_(1)
             return
         flat = cum_rates.reshape(-1)
-        last = torch.topk(flat, extra).values[-1:]
+        likeliest = torch.topk(flat, extra).values
+        last = likeliest[-1:]
         above = flat > last
         equal = flat == last
-        # The budget left for equals goes to the first of them.
-        rest = extra - above.sum(0, dtype=torch.int32, keepdim=True)
+        # Of all equals to the last that the budget reaches, as many as it does, in order.
+        rest = (likeliest == last).sum(dtype=torch.int32)
         chosen = torch.where(equal, equal.cumsum(0, dtype=torch.int32) <= rest, above)
-        torch.add(chosen.view(n, nextn).sum(1, dtype=torch.int32), 1, out=seqlens_q)
+        torch.sum(chosen.view(n, nextn), 1, dtype=torch.int32, out=seqlens_q).add_(is_[1])
 
     return compute_seqlens_q_by_confidence_rates
