@@ -101,7 +101,7 @@ def test_a_preempted_request_goes_on_with_the_same_tokens(
     prompts = [prompt_of(length) for length in (120, 121, 122, 123, 124, 125)]
     long = {**GREEDY, "max_tokens": 24}
     expected = [completion.tokens for completion in engine.generate(prompts, long).completions]
-    arguments = {**ARGUMENTS, "gpu_memory_utilization": 0.00994, "stop_preempted_request": False}
+    arguments = {**ARGUMENTS, "gpu_memory_utilization": 0.00848, "stop_preempted_request": False}
     for scarce in started(workspace, model, arguments, Target.HOST):
         found = scarce.generate(prompts, long)
         assert [completion.tokens for completion in found.completions] == expected
