@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
-.PHONY: sync check test e2e e2e-long verify lint bench bench-engine format-header clean
+.PHONY: sync check test e2e e2e-long verify lint bench bench-engine clean
 
 $(STAMP)-tool: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,27 +24,21 @@ sync: $(STAMP)-tool
 check: $(STAMP)-tool
 	$(BIN)/porter check
 
-test: $(STAMP)-test format-header
+test: $(STAMP)-test
 	$(BIN)/porter check
 	$(PYTEST) --ignore tests/e2e $(TESTS)
 
 # The engine end to end on a tiny checkpoint: many engine starts, not part of `make test` yet.
-e2e: $(STAMP)-test format-header
+e2e: $(STAMP)-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/e2e
 
 # What takes many minutes each: 200 requests and each of them alone; the decode step as a functional graph.
-e2e-long: $(STAMP)-test format-header
+e2e-long: $(STAMP)-test
 	PORTER_SOAK=1 PORTER_GRAPHS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/e2e/test_soak.py tests/e2e/test_graph.py
 
 # Upstream's own kernel tests on the emitted backend.
 verify: $(STAMP)-test
 	$(BIN)/porter verify --jobs $(JOBS)
-
-# The engine's extension wants <format>: GCC 13 has it, GCC 12 takes libfmt's headers.
-format-header:
-	@echo '#include <format>' | $(CXX) -std=c++20 -fsyntax-only -x c++ - 2>/dev/null \
-		|| test -e /usr/include/fmt/format.h \
-		|| { apt-get -qq update && apt-get -qq install -y libfmt-dev; }
 
 lint: $(STAMP)-test
 	$(BIN)/ruff check porter overrides tests benchmarks
@@ -54,9 +48,10 @@ lint: $(STAMP)-test
 bench: $(STAMP)-test
 	$(BIN)/python benchmarks/analysis.py
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/vendor.py
 
 # The engine's speed, memory and dispatched operators on the tiny checkpoint.
-bench-engine: $(STAMP)-test format-header
+bench-engine: $(STAMP)-test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engine.py
 
 clean:

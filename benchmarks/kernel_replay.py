@@ -1,8 +1,8 @@
 """Pytest plugin of ``kernels.py``: records kernel calls in upstream's own tests and times them against the reference.
 
 Runs beside ``porter.verify.plugin``, which makes upstream's interface modules importable. A case runs until its
-interface function and its reference were called on the same inputs; then it is left. Of each kind of case the smallest
-(decode) or the largest (prefill) is kept, and replayed once its module is done. One JSON object a line goes to the file
+interface function and its reference were called on the same inputs; then it is left. Of each kind of case the one nearest
+to a number of rows (a decode step) or the largest (a prefill) is kept, and replayed once its module is done. One JSON object a line goes to the file
 that ``PORTER_BENCHMARK`` names settings for.
 """
 
@@ -19,6 +19,7 @@ import re
 import statistics
 import time
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,9 +185,10 @@ class _Counter(TorchDispatchMode):
 
 
 def _seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    """Processor time: other work on the machine takes none of it."""
+    start = time.thread_time()
     work()
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def alternate(left: Callable[[], float], right: Callable[[], float], floor: float) -> tuple[float, float]:
@@ -303,7 +305,7 @@ def replay_cache(case: Case) -> dict[str, Any] | None:
         counter.know(args)
         with counter:
             job(*args)
-        made.append(counter.bytes)
+        made.append(counter)
     return {
         "kind": "cache",
         "name": case.name,
@@ -313,8 +315,10 @@ def replay_cache(case: Case) -> dict[str, Any] | None:
         "cache_bytes": sum(named[name].numel() * named[name].itemsize for name in grown),
         "small_us": before,
         "large_us": after,
-        "small_bytes": made[0],
-        "large_bytes": made[1],
+        "small_bytes": made[0].bytes,
+        "large_bytes": made[1].bytes,
+        "small_ops": made[0].ops,
+        "large_ops": made[1].ops,
     }
 
 
@@ -322,7 +326,8 @@ class Replayer:
     """Hooks: patch what the tests call, keep the extreme cases of the current module, replay them when it is done."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.smallest: bool = settings["smallest"]
+        self.rows: int | None = settings["rows"]
+        self.left_out: Counter[tuple[str, str]] = Counter()
         self.output = Path(settings["output"])
         self.kept: dict[tuple[str, str], Case] = {}
         self.case: Case | None = None
@@ -342,21 +347,37 @@ class Replayer:
         callspec = getattr(self.item, "callspec", None)
         case = callspec.id if callspec is not None else ""
         size = _size(name, arguments)
+        reason = self._why_not(name, arguments, size[0])
+        if reason:
+            self.left_out[name, reason] += 1
+            raise _Enough
         variant = _variant(name, case, arguments)
         known = self.kept.get((name, variant))
-        # Of as many tokens, the widest: that is nearest to the model's own sizes.
-        rank = (-size[0], size[1]) if self.smallest else size
-        held = None if known is None else (-known.size[0], known.size[1]) if self.smallest else known.size
-        if not size[0] or (held is not None and rank <= held) or (self.smallest and size[0] > _DECODE_TOKENS):
-            raise _Enough
-        if self.smallest and name in _PREFILL_ONLY:
-            raise _Enough
-        if name == "fused_sample" and arguments["logits"].shape[1] < _LEAST_VOCABULARY:
-            raise _Enough
-        if name == "norm" and arguments["x"].shape[-1] not in _NORM_WIDTHS:
+        if known is not None and self._rank(size) <= self._rank(known.size):
             raise _Enough
         self.case = Case(name, variant, case, size)
         return self.case
+
+    def _rank(self, size: tuple[int, int]) -> tuple[bool, int, int]:
+        """Of as many rows the widest is better: that is nearest to the model's own sizes."""
+        rows, elements = size
+        if self.rows is None:
+            return True, rows, elements
+        return rows >= self.rows, -abs(rows - self.rows), elements
+
+    def _why_not(self, name: str, arguments: Mapping[str, Any], rows: int) -> str:
+        """Why a call is not compared; empty when it is."""
+        if not rows:
+            return "no rows"
+        if self.rows is not None and name in _PREFILL_ONLY:
+            return "a kernel of prompts or images, which no decode step calls"
+        if self.rows is not None and rows > _DECODE_TOKENS:
+            return f"more than {_DECODE_TOKENS} rows are no decode step"
+        if name == "fused_sample" and arguments["logits"].shape[1] < _LEAST_VOCABULARY:
+            return f"a vocabulary below {_LEAST_VOCABULARY} tokens, of tests of the draws' distribution"
+        if name == "norm" and arguments["x"].shape[-1] not in _NORM_WIDTHS:
+            return f"a width that is not one of the model's own, {', '.join(map(str, _NORM_WIDTHS))}"
+        return ""
 
     def _finish(self, case: Case) -> None:
         if case.kernels and case.references and case.whole:
@@ -473,6 +494,11 @@ class Replayer:
             return None
         finally:
             self.item = self.case = None
+
+    def pytest_sessionfinish(self) -> None:
+        with self.output.open("a", encoding="utf-8") as file:
+            for (name, reason), calls in sorted(self.left_out.items()):
+                file.write(json.dumps({"kind": "left out", "name": name, "reason": reason, "calls": calls}) + "\n")
 
     def flush(self) -> None:
         """Replay the module's cases and write what was measured."""

@@ -33,7 +33,7 @@ def extension(sources: list[str], flags: list[str], libraries: list[str], includ
         libraries: their libraries.
         include_dirs: their include folders.
 
-    Raises RuntimeError where the compiler has no ``<format>`` and libfmt is not there to supply it.
+    Raises RuntimeError where the compiler has no ``<format>``, and neither torch nor the system brings libfmt's headers.
     """
     folder = f"deepinfer/_so/neuron-{platform.machine()}"
     # build_ext --inplace copies the library there and makes no folder.
@@ -49,11 +49,14 @@ def extension(sources: list[str], flags: list[str], libraries: list[str], includ
 
 
 def format_flags() -> list[str]:
-    """Flags that make ``#include <format>`` work: none for a compiler that has it (GCC 13 and later)."""
+    """Flags that make ``#include <format>`` work: none for a compiler that has it (GCC 13 and later).
+
+    libfmt's headers supply it else: torch's own copy, which the include path has first, or the system's.
+    """
     if _compiles(_HAS_FORMAT):
         return []
     flags = ["-isystem", str(ROOT / "csrc" / "neuron" / "compat"), "-DFMT_HEADER_ONLY"]
-    if not _compiles(_HAS_FMT):
+    if not _compiles(_HAS_FMT, *(f"-I{folder}" for folder in cpp_extension.include_paths())):
         raise RuntimeError(
             f"{cpp_extension.get_cxx_compiler()} has no <format>: use GCC 13 or later (CXX=g++-13), "
             "or install libfmt's headers (Debian and Ubuntu: apt-get install libfmt-dev)"
@@ -67,8 +70,8 @@ def requirements() -> list[str]:
     return [line for line in lines if line]
 
 
-def _compiles(source: str) -> bool:
-    command = [cpp_extension.get_cxx_compiler(), _STANDARD, "-x", "c++", "-fsyntax-only", "-"]
+def _compiles(source: str, *flags: str) -> bool:
+    command = [cpp_extension.get_cxx_compiler(), _STANDARD, *flags, "-x", "c++", "-fsyntax-only", "-"]
     try:
         return (
             subprocess.run(

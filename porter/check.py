@@ -70,6 +70,7 @@ def _explained(report: Report, config: Config, lock: Lock | None, cache: Path | 
 def _key(inputs: str, state: TreeState, where: str) -> str:
     rows = [
         __version__,
+        _own_code(),
         inputs,
         where,
         state.manifest.inputs,
@@ -80,6 +81,16 @@ def _key(inputs: str, state: TreeState, where: str) -> str:
         *state.edited,
     ]
     rows += [f"{path}:{digest}" for path, digest in sorted(state.manifest.files.items())]
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+
+
+def _own_code() -> str:
+    """Changes with any of porter's own files: a verdict is kept by the code that gave it, not by its version alone."""
+    folder = Path(__file__).parent
+    rows = []
+    for path in sorted([*folder.glob("*.py"), *folder.glob("rules/*.py")]):
+        found = path.stat()
+        rows.append(f"{path.name}:{found.st_size}:{found.st_mtime_ns}")
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 

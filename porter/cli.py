@@ -345,7 +345,7 @@ def ack(
 
 
 @app.command(
-    epilog="Examples:  porter verify   |   porter verify --enable all --junit report.xml   |   porter verify --select norm_tl   |   porter verify --full"
+    epilog="Examples:  porter verify   |   porter verify --enable all --junit report.xml   |   porter verify --select norm_tl   |   porter verify --device sim --json sim.json   |   porter verify --full"
 )
 def verify(
     project: Project = Path(),
@@ -354,7 +354,26 @@ def verify(
         list[str] | None, typer.Option("--select", metavar="FACTORY", help="Judge these factories only.")
     ] = None,
     flavour: Annotated[str, typer.Option("--flavour", help="Platform that upstream's tests see: npu or gpu.")] = "npu",
-    device: Annotated[str, typer.Option("--device", help="Torch device under test.")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="cpu|sim|neuron",
+            help="Where kernels run: a torch device, or `sim`, the simulated Neuron device, which adds strict findings and estimated costs.",
+        ),
+    ] = "cpu",
+    operators: Annotated[
+        Path | None,
+        typer.Option(
+            "--operators", metavar="FILE", help="With `sim`: the operators that have a device kernel in your SDK."
+        ),
+    ] = None,
+    rates: Annotated[
+        Path | None,
+        typer.Option(
+            "--rates", metavar="FILE", help="With `sim`: your own measurements, TOML or JSON, for the estimates."
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Upstream's own sizes, under memory and time caps.")] = False,
     jobs: Annotated[
         int | None, typer.Option("--jobs", help="Processes; by default one a processor, four at most.")
@@ -363,9 +382,17 @@ def verify(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")
     ] = None,
+    e2e: Annotated[
+        bool,
+        typer.Option("--e2e", help="Instead: the engine against an independent implementation. Needs `engine` too."),
+    ] = False,
     offline: Offline = False,
 ) -> None:
     """Run upstream's own kernel tests on the emitted backend. Needs the `proof` extra."""
+    if e2e:
+        from porter.e2e.command import run as end_to_end
+
+        raise typer.Exit(end_to_end(_config(project, enable), json, offline=offline, progress=_progress()))
     from porter.judging import verify as run
     from porter.verify.report import render_text, write_report
 
@@ -375,6 +402,8 @@ def verify(
         select=tuple(select) if select else None,
         flavour=flavour,
         device=device,
+        operators=operators,
+        rates=rates,
         full=full,
         jobs=jobs or min(4, os.cpu_count() or 1),
         progress=_progress(),
@@ -382,6 +411,36 @@ def verify(
     write_report(report, json_path=json, junit_path=junit)
     typer.echo(render_text(report), nl=False)
     raise typer.Exit(report.exit_code)
+
+
+@app.command(
+    epilog="Examples:  porter report --html report.html   |   porter report --html report.html --results cpu.json --results sim.json   |   porter report --html report.html --upstream ../deepinfer"
+)
+def report(
+    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="Write one self-contained page here.")],
+    project: Project = Path(),
+    enable: Enable = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help="What `porter verify --json` wrote, on a torch device or with `--device sim`; one of each at most.",
+        ),
+    ] = None,
+    upstream: Upstream = None,
+    vendor: Vendor = None,
+    offline: Offline = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that porter did not write.")] = False,
+) -> None:
+    """Write every name's state, tests, errors, device findings and costs, and the drift, as one HTML page."""
+    from porter.report.api import gather
+    from porter.report.html import write_page
+
+    config = _config(project, enable)
+    page = gather(config, tuple(results or ()), _request(upstream, vendor, offline), progress=_progress())
+    wrote = write_page(page, html, force=force)
+    typer.echo(f"wrote {html}: {len(page.rows)} names" if wrote else "nothing changed")
 
 
 @app.command(
@@ -414,21 +473,29 @@ def apply(
     typer.echo("nothing changed" if plan.up_to_date else f"applied {len(plan.changes)} files")
 
 
-@app.command(epilog="Examples:  porter demo   |   porter demo --max-tokens 64 'the river'")
+@app.command(epilog="Examples:  porter demo   |   porter demo --max-tokens 64 'the river'   |   porter demo --device sim")
 def demo(
     prompts: Annotated[
         list[str] | None, typer.Argument(help="Texts to go on from; a few of its own by default.")
     ] = None,
     project: Project = Path(),
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens to generate for each prompt.")] = 32,
+    device: Annotated[str, typer.Option("--device", help="host, or sim: the simulated device.")] = "host",
     offline: Offline = False,
 ) -> None:
     """Run DeepInfer itself on the emitted backend, on this machine's CPU, from prompt to text. Needs the `proof` and `engine` extras."""
     from porter.demo.api import DemoOptions, render
     from porter.demo.api import demo as run
+    from porter.demo.workspace import Target
 
-    defaults = DemoOptions()
-    options = DemoOptions(tuple(prompts) if prompts else defaults.prompts, max_tokens=max_tokens, offline=offline)
+    if device not in [*Target]:
+        raise typer.BadParameter(f"{device}: expected host or sim", param_hint="--device")
+    options = DemoOptions(
+        tuple(prompts) if prompts else DemoOptions().prompts,
+        max_tokens=max_tokens,
+        offline=offline,
+        target=Target(device),
+    )
     typer.echo(render(run(_config(project), options, progress=_progress())), nl=False)
 
 

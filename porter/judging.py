@@ -59,6 +59,13 @@ def left_out(plan: Plan) -> Mapping[str, str]:
     }
 
 
+def origins(plan: Plan, folder: str) -> Mapping[str, str]:
+    """Path in the emitted tree to the override, in ``folder``, that its bodies come from."""
+    modules = {module.path: module.override.path for module in plan.modules if module.override is not None}
+    copies = {copied.path: copied.source.path for copied in plan.copies}
+    return {path: f"{folder}/{source}" for path, source in sorted({**modules, **copies}.items())}
+
+
 def verify(
     config: Config,
     *,
@@ -68,9 +75,14 @@ def verify(
     device: str = "cpu",
     full: bool = False,
     jobs: int = 1,
+    operators: Path | None = None,
+    rates: Path | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Upstream's own tests on the tree that lock, overrides and features give now, emitted to a throw-away folder.
+
+    Args:
+        device: a torch device, or ``sim`` for the simulated one; ``operators`` and ``rates`` are files for it alone.
 
     Raises:
         PorterError: any cause named in porter.errors.
@@ -94,6 +106,10 @@ def verify(
                 excluded=left_out(plan),
                 flavour=flavour,
                 device=device,
+                operators=operators,
+                rates=rates,
+                origins=origins(plan, config.overrides_path.relative_to(config.root).as_posix()),
+                project=config.root,
                 full=full,
                 jobs=jobs,
                 select=select,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ._cache_rows import scatter_rows
+from ._ring import offset_in_block
 from ._segments import count_at_or_before
 
 
@@ -73,7 +74,7 @@ def compress_and_update_state_prefill_tl(DIM: int, COMPRESS_RATIO: int, HAS_INDE
             late_score, late = select(first + begin + 1)
             held, in_ring = state_cache[slot, cell], (begin < before).unsqueeze(1)
             early_score = torch.where(in_ring, held[:, 0], early_score)
-            early = _weigh(early_score, torch.where(in_ring, held[:, 1], early), late_score, late)
+            early = weigh(early_score, torch.where(in_ring, held[:, 1], early), late_score, late)
         none = ((window < 0) | (window >= windows)).unsqueeze(1)
         kv_compressed.copy_(early.masked_fill_(none, 0))
 
@@ -123,19 +124,17 @@ def compress_and_update_state_decode_tl(DIM: int, COMPRESS_RATIO: int) -> Any:
             DIM,
         ), f"{score.shape} {state_cache.shape}"
         ring, size = state_cache.flatten(2), state_cache.shape[1]
-        ring.index_put_((state_block_idx, (context_lens - 1) % size), torch.cat((score, latent), dim=1))
+        ring.index_put_((state_block_idx, offset_in_block(context_lens - 1, size)), torch.cat((score, latent), dim=1))
         if COMPRESS_RATIO == 1:
             kv_compressed.copy_(latent)
             return
-        early_score, early = ring[state_block_idx, (context_lens - 2) % size].split(DIM, dim=1)
-        none = ((context_lens & 1) != 0).unsqueeze(1)
-        kv_compressed.copy_(_weigh(early_score, early, score, latent).masked_fill_(none, 0))
+        early_score, early = ring[state_block_idx, offset_in_block(context_lens - 2, size)].split(DIM, dim=1)
+        none = offset_in_block(context_lens, 2).to(torch.bool).unsqueeze(1)
+        kv_compressed.copy_(weigh(early_score, early, score, latent).masked_fill_(none, 0))
 
     return compress_and_update_state_decode
 
 
-def _weigh(
-    early_score: torch.Tensor, early: torch.Tensor, late_score: torch.Tensor, late: torch.Tensor
-) -> torch.Tensor:
+def weigh(early_score: torch.Tensor, early: torch.Tensor, late_score: torch.Tensor, late: torch.Tensor) -> torch.Tensor:
     """Mean of two rows weighted by the softmax of their scores: the late one's share is a sigmoid of the difference."""
     return torch.lerp(early, late, torch.sigmoid(late_score - early_score))

@@ -46,6 +46,9 @@ def dflash_input_store_tl(n_embed: int, hc_mult: int) -> Any:
         if hc_mult == 1:
             out.copy_(x[:, 0])
             return
-        out.copy_(x.sum(1, dtype=torch.float32).mul_(1.0 / hc_mult))
+        if hc_mult & (hc_mult - 1) == 0:
+            out.copy_(x.mean(1, dtype=torch.float32))
+        else:
+            out.copy_(x.sum(1, dtype=torch.float32).mul_(1.0 / hc_mult))
 
     return dflash_input_store

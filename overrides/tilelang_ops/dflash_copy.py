@@ -12,6 +12,10 @@ def _fill(target: torch.Tensor | None, source: torch.Tensor | None, padding: tor
     live = source.shape[0]
     tail = min(padding.shape[0], target.shape[0] - live)
     assert tail >= 0, f"{live} live requests exceed {target.shape[0]} places"
+    if target.itemsize == 8:
+        # Wide numbers move as pairs of words.
+        live, tail = 2 * live, 2 * tail
+        target, source, padding = target.view(torch.int32), source.view(torch.int32), padding.view(torch.int32)
     target[:live].copy_(source)
     target[live : live + tail].copy_(padding[:tail])
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ._inverse_cdf import sample
-from ._splitmix import GOLDEN, Words, add, add_constant, mix, sequence, shift_right, split, split_constant, spread
+from ._splitmix import GOLDEN, add, add_constant, flipped, mix, shift_right, streams, words_of
 from ._threshold import keep_mask
 
 DRAFT_PROB_PENALTY = 5e-5
@@ -15,31 +15,39 @@ _FIXED_POINT = float(1 << 31)
 _LARGEST_FIXED = float((1 << 31) - (1 << 7))  # the largest fp32 that an int32 holds
 
 
-def _unit_interval(draw: Words) -> torch.Tensor:
-    """The top 53 bits of each draw as a fraction of 1, rounded to fp32."""
-    high, low = draw
+# A stream and what spreads it: of a token, of a token from the residual, and the stream of an acceptance test.
+_TOKEN = streams((0, 0), (0, 13))
+_TOKEN_OR_TEST = streams((0, 0), (0, 13), (1, 0), (1, 13), (2, 0))
+
+
+def _unit_interval(draw: torch.Tensor) -> torch.Tensor:
+    """The top 53 bits of each draw, words [n, 2], as a fraction of 1, rounded to fp32."""
+    low, high = draw.unbind(1)
     upper = shift_right(high, 8).to(torch.float32)
     lower = (((high & 0xFF) << 21) | shift_right(low, 11)).to(torch.float32)
     return torch.add(upper.mul_(2.0**-24), lower, alpha=2.0**-53)
 
 
-def _draws(
-    seeds: torch.Tensor, seed_offset: int, positions: torch.Tensor, residual: torch.Tensor | None
-) -> tuple[Words, Words | None]:
-    """Random bits of the token and, with ``residual`` ([n] bool: rows that draw a residual), of the acceptance test."""
-    seed = split(seeds)
+def _draw(seeds: torch.Tensor, seed_offset: int, positions: torch.Tensor) -> torch.Tensor:
+    """Random bits of a token: words [n, 2]."""
+    number, moved = _TOKEN.of(flipped(positions)).view(-1, 2, 2).unbind(1)
+    return mix(add(words_of(seeds), number ^ moved, GOLDEN + seed_offset))
+
+
+def _draw_and_test(
+    seeds: torch.Tensor, seed_offset: int, positions: torch.Tensor, residual: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random bits of the token, of the residual where ``residual`` ([n] bool) says so, and of the acceptance test."""
+    seed = words_of(seeds)
     if seed_offset:
         seed = add_constant(seed, seed_offset)
-    fresh = sequence(positions, 0)
-    if residual is None:
-        return mix(add(seed, spread(fresh))), None
-    golden_high, golden_low = split_constant(GOLDEN)
-    once = residual.to(torch.int32)
-    token = add(seed, spread(add(fresh, (once * golden_high, once * golden_low))))
-    test = add_constant(fresh, 2 * GOLDEN)
-    high, low = mix((torch.cat([token[0], seed[0] ^ test[0]]), torch.cat([token[1], seed[1] ^ test[1]])))
+    numbers = _TOKEN_OR_TEST.of(flipped(positions)).view(-1, 5, 2)
+    number, moved = torch.where(residual.view(-1, 1, 1), numbers[:, 2:4], numbers[:, :2]).unbind(1)
+    right = number ^ moved
+    left = torch.cat((seed, seed ^ numbers[:, 4]))
     n = positions.shape[0]
-    return (high[:n], low[:n]), (high[n:], low[n:])
+    draws = mix(add(left, torch.constant_pad_nd(right, (0, 0, 0, n)), GOLDEN))
+    return draws[:n], draws[n:]
 
 
 def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) -> Any:
@@ -93,8 +101,7 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
         assert sample_positions is not None and seq_seeds is not None and candidate_token_ids is not None
         weights = torch.exp(scaled, out=probs)
         if not do_reject_sampling:
-            draw, _ = _draws(seq_seeds, seed_offset, sample_positions, None)
-            candidate_token_ids.copy_(sample(weights, draw))
+            candidate_token_ids.copy_(sample(weights, _draw(seq_seeds, seed_offset, sample_positions)))
             return
 
         assert is_verify is not None and mtp_info_read_rows is not None
@@ -118,8 +125,7 @@ def fused_sample_tl(vocab_size: int, do_sample: bool, do_reject_sampling: bool) 
         )
         accept_probs.copy_((1.0 - coarse * (1.0 / _FIXED_POINT)).clamp_(min=0.0).masked_fill_(fresh, 1.0))
 
-        draw, test = _draws(seq_seeds, seed_offset, sample_positions, is_verify)
-        assert test is not None
+        draw, test = _draw_and_test(seq_seeds, seed_offset, sample_positions, is_verify)
         ratio = (scaled[row, safe_id] - draft_logprob).clamp_(max=0.0).exp_()
         accepted = (ratio > _unit_interval(test)) & ~no_draft
         accept_result_verify.copy_(accepted | fresh)

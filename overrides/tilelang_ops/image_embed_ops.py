@@ -52,6 +52,11 @@ def replace_input_embeds_tl(hidden: int) -> Any:
     return replace_input_embeds
 
 
+def _narrow(wide: torch.Tensor) -> torch.Tensor:
+    """Contiguous int64 numbers that fit an int32, as int32: their lower words, a strided view."""
+    return wide.view(torch.int32).unflatten(-1, (-1, 2))[..., 0]
+
+
 def _centred(gap: torch.Tensor) -> torch.Tensor:
     """``gap / 2`` rounded to the nearest, ties to the even."""
     half = gap >> 1
@@ -91,7 +96,7 @@ def rgb_pad_to_patches_tl(patch_size: int) -> Any:
 
         size = images_spatial_crop * patch_size
         corner = _centred(size - image_real_sizes)
-        first_pixel = torch.div(cu_raw_bytes[:-1].to(torch.int32), 3, rounding_mode="floor").unsqueeze(1)
+        first_pixel = torch.div(_narrow(cu_raw_bytes)[:-1], 3, rounding_mode="floor").unsqueeze(1)
         table = torch.cat(
             [cu_seqlens_vit[:-1].unsqueeze(1), images_spatial_crop, image_real_sizes, corner, first_pixel], 1
         )
@@ -143,10 +148,10 @@ def batch_downsample_tl(downsample_ratio: int, dim: int, do_downsample: bool, dt
         ), f"{images_feature.shape=} {images_feature.dtype=}"
         device = images_feature.device
         windows = images_id.shape[0]
-        bounds = torch.stack([cu_seqlen_downsp[:-1], cu_seqlen[:-1]], 1)
-        table = torch.cat([bounds, images_spatial_crop], 1).to(torch.int32)
+        width, height = _narrow(images_spatial_crop).unbind(1)
+        table = torch.stack([_narrow(cu_seqlen_downsp)[:-1], _narrow(cu_seqlen)[:-1], width, height], 1)
         first_window, first_patch, width, height = (
-            table.index_select(0, images_id.to(torch.int32)).unsqueeze(2).unbind(1)
+            table.index_select(0, _narrow(images_id).contiguous()).unsqueeze(2).unbind(1)
         )
 
         place = torch.arange(windows, dtype=torch.int32, device=device).unsqueeze(1) - first_window

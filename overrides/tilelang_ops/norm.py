@@ -13,7 +13,7 @@ import torch
 from neuron_numerics.casts import quantise_groups
 from neuron_numerics.formats import quant_format
 
-from ._rms import normalise
+from ._rms import normalise, normalise_bf16
 
 _FP32_MIN_NORMAL = 2.0**-126
 
@@ -79,7 +79,10 @@ def norm_tl(
                 else residual_out.copy_(x + residual)
             )
         if fmt is None:
-            normalise(x, weight, eps, out_scale, out=y)
+            if dtype == "bfloat16" and out_scale == 1.0:
+                y.copy_(normalise_bf16(x, weight, eps))
+            else:
+                normalise(x, weight, eps, out_scale, out=y)
             return
         out = normalise(x, weight, eps, out_scale)
         if dtype == "bfloat16":

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 
+from ._constants import Constant
 from ._segments import count_at_or_before
 
 DRAFT_POS_HASH_MUL = 10000019
@@ -34,9 +35,10 @@ def prepare_verification_metadata_tl(num_steps: int) -> Any:
             local_step.zero_()
             is_verify.zero_()
             return
-        torch.sub(count_at_or_before(ftp, total_q), 1, out=row_to_req)
+        # The first request begins at row 0, so its start is not counted.
+        row_to_req.copy_(count_at_or_before(ftp[1:], total_q))
         torch.sub(row, ftp.index_select(0, row_to_req), out=local_step)
-        torch.lt(row, (ftp + seqlen_q).sub_(1).index_select(0, row_to_req), out=is_verify)
+        torch.lt(local_step, (seqlen_q - 1).index_select(0, row_to_req), out=is_verify)
 
     return prepare_verification_metadata
 
@@ -97,9 +99,16 @@ def map_lookup_tl(
             assert key is not None
             out.copy_(value.masked_fill(key != query, missing).amax(1, keepdim=True))
             return
+        rows, stride = query.shape[0], value.stride(0)
+        if rows == 0:
+            return
+        # The rows as one, whatever lies between them.
+        cells = value.as_strided(((rows - 1) * stride + force_topk,), (1,))
+        assert cells.shape[0] < 1 << 31, f"{rows} rows {stride} elements apart exceed an int32 index"
         column = query.clamp(0, force_topk - 1)
-        row = torch.arange(query.shape[0], dtype=torch.int32, device=query.device).unsqueeze(1)
-        out.copy_(value[row, column].masked_fill_(column != query, missing))
+        row = torch.arange(rows, dtype=torch.int32, device=query.device).unsqueeze(1)
+        place = torch.add(column, row, alpha=stride).view(-1)
+        out.copy_(cells.index_select(0, place).unsqueeze(1).masked_fill_(column != query, missing))
 
     return map_lookup
 
@@ -109,6 +118,7 @@ def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
     assert (
         0 < force_topk <= _MAX_DRAFT_TOPK and force_topk % 64 == 0
     ), f"expected a multiple of 64 up to 4096, got {force_topk}"
+    nothing = Constant([-torch.inf], torch.float32)
 
     def remap_draft_topk(
         draft_topk_index: torch.Tensor,
@@ -134,16 +144,20 @@ def remap_draft_topk_tl(force_topk: int, vocab_size: int) -> Any:
         ), f"{target_topk_index.shape=}"
         device = target_topk_index.device
         torch.arange(total_q, dtype=torch.int32, device=device, out=identity_rows)
-        # One dense row a query, between two spare cells for tokens outside of the vocabulary, emptied again once written.
+        # One dense row a query, of which only the cells are touched that a token of the draft or of the target names: the
+        # target's are emptied, the draft's are written, the target's are read. The draft's tokens outside of the vocabulary
+        # have a cell at either end.
         width = vocab_size + 2
-        dense = torch.full((total_q, width), -torch.inf, dtype=torch.float32, device=device)
-        cells = dense.view(-1)
+        cells = torch.empty(total_q * width, dtype=torch.float32, device=device)
         cell = torch.arange(1, total_q * width + 1, width, dtype=torch.int32, device=device).unsqueeze(1)
-        known = draft_topk_index.index_select(0, read_rows).clamp_(-1, vocab_size).add_(cell)
-        cells.index_put_((known,), draft_topk_logprobs.index_select(0, read_rows))
-        dense[:, :: width - 1].fill_(-torch.inf)
-        wanted = target_topk_index.clamp(-1, vocab_size).add_(cell)
-        aligned_logprobs.copy_(cells.index_select(0, wanted.view(-1)).view(total_q, force_topk))
+        wanted = target_topk_index.clamp(0, vocab_size - 1)
+        outside = wanted != target_topk_index
+        wanted = wanted.add_(cell).view(-1)
+        known = draft_topk_index.index_select(0, read_rows).clamp_(-1, vocab_size).add_(cell).view(-1)
+        cells.index_put_((wanted,), nothing.beside(cells))
+        cells.index_put_((known,), draft_topk_logprobs.index_select(0, read_rows).view(-1))
+        found = cells.index_select(0, wanted).view(total_q, force_topk)
+        aligned_logprobs.copy_(found.masked_fill_(outside, -torch.inf))
 
         # Columns count from 1, so that none found, one behind the last, is 0 modulo their number and one.
         column = torch.arange(1, force_topk + 1, dtype=torch.int32, device=device)

@@ -9,6 +9,7 @@ from pathlib import Path
 from porter.config import find_config, load_config
 from porter.demo import checkpoint
 from porter.demo.api import DemoOptions, demo, render
+from porter.demo.workspace import Target
 from porter.errors import PorterError
 from porter.sources.progress import progress_for
 
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--temperature", type=float, default=defaults.temperature, help="0 is greedy")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of the draw, above temperature 0")
     parser.add_argument("--model", type=Path, help="a checkpoint instead of the tiny one")
+    parser.add_argument("--device", choices=[*Target], default=defaults.target, help="sim: the simulated device")
     parser.add_argument("--offline", action="store_true", help="use the cache alone, never the network")
     parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="only write the tiny checkpoint there")
     parser.add_argument("--variant", choices=[*checkpoint.Variant], default="released", help="of --checkpoint")
@@ -42,6 +44,7 @@ def main() -> int:
         checkpoint_seed=given.checkpoint_seed,
         model=given.model,
         offline=given.offline,
+        target=Target(given.device),
     )
     try:
         result = demo(load_config(find_config(given.project.absolute())), options, progress=progress_for())

@@ -1,16 +1,16 @@
-"""``porter demo``: DeepInfer's own offline inference on the emitted backend, from prompt to text, on the host."""
+"""``porter demo``: DeepInfer's own offline inference on the emitted backend, from prompt to text, on the host or a simulated device."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from porter.config import Config
 from porter.demo import checkpoint, corpus
 from porter.demo.engine import Answer, Engine
-from porter.demo.workspace import prepare
+from porter.demo.workspace import Target, prepare
 from porter.sources.progress import Progress, QuietProgress
 
 ENGINE_ARGUMENTS: Mapping[str, Any] = {"max_model_len": 1024, "max_num_seqs": 8, "max_num_batched_tokens": 1024}
@@ -31,6 +31,7 @@ class DemoOptions:
     checkpoint_seed: int = 0
     model: Path | None = None
     offline: bool = False
+    target: Target = Target.HOST
     engine_arguments: Mapping[str, Any] = field(default_factory=lambda: dict(ENGINE_ARGUMENTS))
 
 
@@ -58,7 +59,8 @@ def demo(
     """
     options = options or DemoOptions()
     shown = progress or QuietProgress()
-    workspace = prepare(config, root=root, offline=options.offline, progress=progress)
+    made = prepare(config, root=root, offline=options.offline, progress=progress)
+    workspace = replace(made, target=options.target)
     model = options.model
     if model is None:
         with shown.task("making a tiny checkpoint"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,16 @@ class Tokenizer:
     @cached_property
     def _ranks(self) -> Mapping[Pair, int]:
         return {pair: rank for rank, pair in enumerate(self.merges)}
+
+    @cached_property
+    def compressed_size(self) -> int:
+        """How many tokens are left for the n-gram memory, to which case, accents and outer blanks are nothing."""
+        bytes_of = {sign: byte for byte, sign in _alphabet().items()}
+        kinds = set()
+        for word, index in self.vocabulary.items():
+            text = word if index < len(SPECIAL) else bytes(bytes_of[sign] for sign in word).decode(errors="replace")
+            kinds.add(word if "\ufffd" in text else _compressed(text))
+        return len(kinds)
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text`` (ASCII), without a first BOS."""
@@ -142,6 +153,13 @@ def _alphabet() -> Mapping[int, str]:
     others = (byte for byte in range(256) if byte not in plain)
     signs = {byte: chr(0x100 + index) for index, byte in enumerate(others)}
     return {byte: signs.get(byte, chr(byte)) for byte in range(256)}
+
+
+def _compressed(text: str) -> str:
+    decomposed = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", text))
+    plain = "".join(sign for sign in decomposed if unicodedata.category(sign) != "Mn").lower()
+    spaced = re.sub(r"[ \t\r\n]+", " ", plain)
+    return spaced if spaced == " " else spaced.strip() or text
 
 
 def _added(index: int, word: str) -> dict[str, Any]:

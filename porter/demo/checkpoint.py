@@ -50,7 +50,7 @@ def write(folder: Path, *, seed: int = 0, variant: Variant = Variant.RELEASED) -
     for file, tensors in files.items():
         tensorfile.write(folder / file, tensors)
     dtype = "float32" if variant is Variant.FP32 else "bfloat16"
-    _write_json(folder / "config.json", layout.config(released=variant is Variant.RELEASED, dtype=dtype))
+    _write_json(folder / "config.json", layout.config(released=variant is Variant.RELEASED, dtype=dtype, compressed=tokenizer.compressed_size))
     return folder
 
 

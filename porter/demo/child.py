@@ -1,21 +1,27 @@
 """Runs inside the engine's process: DeepInfer's own ``LLM``, told what to generate over a pipe.
 
 Called by path with two file descriptors, one to read commands from and one to answer to, each a JSON object a line.
-It imports nothing of porter and changes nothing of the engine.
+It changes nothing of the engine, and imports nothing of porter but the simulated device where it is asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
+Serve = Callable[[Any, dict[str, Any]], dict[str, Any]]
+"""Answers one command with an engine."""
 
-def main(commands_fd: int, answers_fd: int) -> None:
-    """Make the engine that the first line describes, then serve ``generate`` commands until the pipe closes."""
+
+def main(commands_fd: int, answers_fd: int, serve: Serve | None = None) -> None:
+    """Make the engine that the first line describes, then ``serve`` commands until the pipe closes: ``generate``."""
+    serve = serve or generate
     with os.fdopen(commands_fd) as commands, os.fdopen(answers_fd, "w", buffering=1) as answers:
 
         def answer(**content: Any) -> None:
@@ -23,20 +29,23 @@ def main(commands_fd: int, answers_fd: int) -> None:
 
         try:
             settings = json.loads(commands.readline())
+            if preload := os.environ.get("PORTER_DEMO_PRELOAD"):
+                importlib.import_module(preload)
             began = time.perf_counter()
             from deepinfer.entrypoints.llm import LLM  # type: ignore[import-not-found]
 
             llm = LLM(settings["model"], decode_sequence=False, **settings["arguments"])
             answer(seconds=time.perf_counter() - began)
             for line in commands:
-                answer(**_generate(llm, json.loads(line)))
+                answer(**serve(llm, json.loads(line)))
             llm.close()
         except Exception:
             answer(error=traceback.format_exc())
             raise
 
 
-def _generate(llm: Any, command: dict[str, Any]) -> dict[str, Any]:
+def generate(llm: Any, command: dict[str, Any]) -> dict[str, Any]:
+    """Completions of ``prompts`` with ``sampling``, and how long they took."""
     from deepinfer.sampling_params import SamplingParams  # type: ignore[import-not-found]
 
     tokenizer = llm.get_tokenizer()

@@ -12,12 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from porter.demo.errors import EngineError
-from porter.demo.workspace import Workspace
+from porter.demo.workspace import Target, Workspace
 
 Prompt = str | Sequence[int]
+
+TARGET_ARGUMENTS: Mapping[Target, Mapping[str, Any]] = {
+    Target.HOST: {},
+    # Of a NeuronCore's 24 GiB, which the simulated device claims to have; what this leaves for the cache is plenty.
+    Target.SIM: {"gpu_memory_utilization": 0.16},
+}
 
 CHILD = Path(__file__).with_name("child.py")
 _LOG_LINES = 40
@@ -66,6 +72,9 @@ class Engine:
     Raises EngineError, with the end of the engine's log, where it does not start or dies.
     """
 
+    child: ClassVar[Path] = CHILD
+    """What runs in the engine's process."""
+
     def __init__(
         self,
         workspace: Workspace,
@@ -78,7 +87,7 @@ class Engine:
         commands_read, commands_write = os.pipe()
         answers_read, answers_write = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(CHILD), str(commands_read), str(answers_write)],
+            [sys.executable, "-P", str(self.child), str(commands_read), str(answers_write)],
             cwd=workspace.root,
             env=workspace.environment(**(environment or {})),
             stdin=subprocess.DEVNULL,
@@ -91,7 +100,8 @@ class Engine:
         self._commands = os.fdopen(commands_write, "w", buffering=1)
         self._answers = os.fdopen(answers_read)
         try:
-            self.seconds: float = self._ask({"model": str(model), "arguments": dict(arguments)})["seconds"]
+            given = {**TARGET_ARGUMENTS[workspace.target], **arguments}
+            self.seconds: float = self._ask({"model": str(model), "arguments": given})["seconds"]
         except BaseException:
             self.close()
             raise

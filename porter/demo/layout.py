@@ -1,6 +1,6 @@
 """The tiny DeepSeek-V4.1: its configuration, and the name, shape and kind of every tensor.
 
-The sizes are the smallest that DeepInfer's layouts allow. The six layers are, in order: window only; a ratio-2 source
+The sizes are the smallest that DeepInfer's layouts allow on a device. The six layers are, in order: window only; a ratio-2 source
 of keys and of index (with Engram before it); a ratio-2 layer that reuses both; a ratio-1 source that also chooses
 candidate blocks; a ratio-1 layer with an index of its own inside the candidates; a ratio-1 layer that reuses that.
 """
@@ -18,10 +18,10 @@ VOCABULARY = 512
 HIDDEN = 256
 LAYERS = 6
 HEADS, HEAD_DIM = 4, 512
-Q_RANK, O_RANK, O_GROUPS = 128, 64, 2
+Q_RANK, O_RANK, O_GROUPS = 128, 128, 2
 STREAMS = 4
 INDEX_HEADS, INDEX_DIM = 32, 128
-EXPERTS, EXPERTS_PER_TOKEN, EXPERT_WIDTH = 8, 2, 64
+EXPERTS, EXPERTS_PER_TOKEN, EXPERT_WIDTH = 8, 2, 128
 RATIOS = (0, 2, 2, 1, 1, 1)
 KV_SOURCES, INDEX_SOURCES = (1, 3), (1, 3, 4)
 ENGRAM_LAYERS, NGRAM, ENGRAM_HEADS, ENGRAM_DIM, ENGRAM_ROWS = (1,), 3, 2, 128, 1000
@@ -137,8 +137,11 @@ def vision_items() -> Iterator[Item]:
         yield Item(name, shape, Kind.ZEROS)
 
 
-def config(*, released: bool, dtype: str) -> dict[str, Any]:
-    """config.json. ``released``: weights in FP8 and FP4, which is what the engine reads; else plain ``dtype``."""
+def config(*, released: bool, dtype: str, compressed: int) -> dict[str, Any]:
+    """config.json. ``released``: weights in FP8 and FP4, which is what the engine reads; else plain ``dtype``.
+
+    ``compressed``: tokens that the n-gram memory tells apart.
+    """
     text: dict[str, Any] = {
         "hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "num_key_value_heads": 1,
         "num_hidden_layers": LAYERS, "num_nextn_predict_layers": 0, "compress_ratios": list(RATIOS),
@@ -159,7 +162,7 @@ def config(*, released: bool, dtype: str) -> dict[str, Any]:
         "dspark_noise_token_id": PAD, "dspark_n_routed_experts": EXPERTS, "dspark_num_experts_per_tok": 2,
         "engram_layer_ids": list(ENGRAM_LAYERS), "engram_max_ngram_size": NGRAM, "engram_vocab_size": ENGRAM_ROWS,
         "engram_n_heads": ENGRAM_HEADS, "engram_head_dim": ENGRAM_DIM,
-        "engram_compressed_vocab_size": VOCABULARY, "engram_pad_token_id": PAD,
+        "engram_compressed_vocab_size": compressed, "engram_pad_token_id": PAD,
     }  # fmt: skip
     whole: dict[str, Any] = {
         "architectures": ["DeepseekV41ForCausalLM"], "model_type": "deepseek_v41", "dtype": dtype,

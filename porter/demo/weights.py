@@ -1,10 +1,10 @@
 """Values of the tiny checkpoint: from a seed and a text, the same on every machine.
 
 The model is made, not trained, yet its choices are clear-cut. A token's embedding lies in the first ``LEXICAL``
-dimensions; the head's row of a token holds the embeddings of the tokens that it follows in the text, so that only a
-few tokens compete after any other. Which of them wins is decided by what attention, experts and n-grams write into
-the remaining dimensions, read by a random part of the head. A choice between few rivals has wide margins and still
-turns when any module is wrong.
+dimensions; the head's row of a token holds the embeddings of the tokens that it follows in the text, so that only two
+tokens compete after any other. Which of them wins is decided by what n-gram memory, attention and experts write into
+the remaining dimensions, read by a random part of the head. The memory, which no rounding touches, writes most, so that
+margins are wide beside the rounding noise of the rest.
 """
 
 from __future__ import annotations
@@ -27,20 +27,26 @@ LEXICAL = 192
 """Dimensions that hold which token stands there; the last ``EXPERTS`` of them say which experts are its own."""
 
 _OWN, _OTHER = 2.0, -0.7
-_BONUS = (28.0, 19.0, 12.0)
-"""Of a token's followers, by rank: what the head gains where the token's embedding is all there is."""
+_BONUS = 90.0
+"""Of a token's followers: what the head gains where the token's embedding is all there is."""
 
-RIVALS, RIVALS_AT_LEAST = 3, 2
-"""Tokens that compete after each token."""
+_CONTEXT = 8.0
+"""How much of the head's rows is random, and reads what the layers wrote."""
+
+RIVALS = 2
+"""Tokens that compete after each token, as equals: the layers decide."""
 
 FOLLOWS_AT_MOST = 12
 """Tokens that one token may follow, so that none wins everywhere."""
+
+_SPARED = 0.1
+"""What layers write into the lexical dimensions, in units of what they write into the others."""
 
 _ROUTING = slice(LEXICAL - layout.EXPERTS, LEXICAL)
 
 # Standard deviations, each in units of what keeps its module's output at the size of its input.
 _GAINS = {
-    "attn.wq_b": 1.5, "attn.wo_a": 1.5, "attn.wo_b": 0.16, "w2": 0.2, "engram.wkv": 0.3,
+    "attn.wq_b": 1.5, "attn.wo_a": 1.5, "attn.wo_b": 0.08, "w2": 0.1, "engram.wkv": 3.0,
 }  # fmt: skip
 
 
@@ -69,7 +75,7 @@ class Recipe:
         if part.endswith("_scale"):
             return 0.3 + 0.05 * self.normal(name, shape)
         if part == "attn.attn_sink":
-            return self.normal(name, shape)
+            return 3 + self.normal(name, shape)  # some twenty keys' worth
         if part in ("ffn.gate.bias", "ffn.gate.bias_vl"):
             return 0.1 * self.normal(name, shape)
         if part == "ffn.gate.weight":
@@ -78,7 +84,7 @@ class Recipe:
             return self._blocks(name, shape, (1, 32))
         gain = next((gain for key, gain in _GAINS.items() if key in part), 1.0)
         spread = self.normal(name, shape) if item.kind is Kind.BF16 else self._blocks(name, shape, _block(item.kind))
-        return gain / math.sqrt(shape[1]) * spread
+        return gain / math.sqrt(shape[1]) * spread * _writing(part, shape[0])[:, None]
 
     def normal(self, name: str, shape: tuple[int, ...]) -> Values:
         """Nearly normal numbers: sums of four 16-bit integers, so that no library's logarithm has a say."""
@@ -118,11 +124,11 @@ class Recipe:
         lexical = self._embedding()[:, :LEXICAL]
         head = np.zeros((layout.VOCABULARY, layout.HIDDEN))
         for token, following in self.followers.items():
-            for follower, bonus in zip(following, _BONUS, strict=False):
-                head[follower, :LEXICAL] += lexical[token] * (bonus / LEXICAL)
+            for follower in following:
+                head[follower, :LEXICAL] += lexical[token] * (_BONUS / LEXICAL)
         head[:, _ROUTING] = 0
         context = self.normal("head.weight", (layout.VOCABULARY, layout.HIDDEN - LEXICAL))
-        head[:, LEXICAL:] = context * (4 / math.sqrt(layout.HIDDEN - LEXICAL))
+        head[:, LEXICAL:] = context * (_CONTEXT / math.sqrt(layout.HIDDEN - LEXICAL))
         for special in range(len(SPECIAL)):
             if special != EOS:
                 head[special] = 0
@@ -130,7 +136,7 @@ class Recipe:
 
 
 def recipe(seed: int, tokenizer: Tokenizer, text: str) -> Recipe:
-    """Followers by how often they follow in ``text``; a token with too few gets words that follow few others."""
+    """The likeliest followers of each token in ``text``; one with too few gets words that follow few others."""
     counts: dict[int, Counter[int]] = {token: Counter() for token in range(layout.VOCABULARY)}
     for paragraph in text.split("\n\n"):
         tokens = [BOS, *tokenizer.encode(paragraph.strip()), EOS]
@@ -145,11 +151,19 @@ def recipe(seed: int, tokenizer: Tokenizer, text: str) -> Recipe:
             used[follower] += 1
     words = sorted({follower for _, _, follower in pairs} - {EOS})
     for chosen in followers.values():
-        while len(chosen) < RIVALS_AT_LEAST:
+        while len(chosen) < RIVALS:
             least = min((word for word in words if word not in chosen), key=lambda word: (used[word], word))
             chosen.append(least)
             used[least] += 1
     return Recipe(seed, followers)
+
+
+def _writing(part: str, rows: int) -> Values:
+    """How strongly each row writes: what goes to the streams spares the dimensions that hold the token."""
+    gains = np.ones(rows)
+    if part == "attn.wo_b.weight" or part.endswith("w2.weight") or part == "engram.wkv.weight":
+        gains[rows - layout.HIDDEN : rows - layout.HIDDEN + LEXICAL] = _SPARED
+    return gains
 
 
 def _block(kind: Kind) -> tuple[int, int]:

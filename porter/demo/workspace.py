@@ -16,10 +16,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from porter.config import ENGINE, Config
 from porter.demo.errors import BuildError, MissingPackagesError
+from porter.sources.cache import Cache, default_cache
 from porter.sources.progress import Progress, QuietProgress
 
 NEEDED = {
@@ -32,8 +34,20 @@ NEEDED = {
 
 _DROPPED = (
     "CUDA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "MASTER_PORT", "LOCAL_RANK", "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "PORTER_DEMO_PRELOAD",
 )  # fmt: skip
 _LOG_LINES = 30
+
+
+class Target(StrEnum):
+    """Where the engine computes: on the host, or on the simulated ``neuron`` device (porter.sim)."""
+
+    HOST = "host"
+    SIM = "sim"
+
+
+PRELOAD = "PORTER_DEMO_PRELOAD"
+"""Module that the engine's process imports first, as TorchNeuron's autoload would be."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +56,10 @@ class Workspace:
 
     root: Path
     checkout: Path
+    target: Target = Target.HOST
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """This process's environment for the engine in CPU mode. Nothing but variables says so.
+        """This process's environment for the engine on ``target``. Nothing but variables says so.
 
         The user's own ``DEEPINFER_*`` and device variables are left out; ``changes`` come last.
         """
@@ -55,14 +70,12 @@ class Workspace:
         }
         kept.setdefault("OMP_NUM_THREADS", "1")
         path = [str(self.checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {
-            **kept,
-            "PYTHONPATH": os.pathsep.join(path),
-            "DEEPINFER_ACCELERATOR": "neuron",
-            "DEEPINFER_NEURON_DEVICE": "cpu",
-            "DEEPINFER_NEURON_MEMORY_GB": "1",
-            **changes,
-        }
+        chosen = {"DEEPINFER_NEURON_DEVICE": "cpu", "DEEPINFER_NEURON_MEMORY_GB": "1"}
+        if self.target is Target.SIM:
+            chosen = {"DEEPINFER_NEURON_DEVICE": "neuron", PRELOAD: "porter.sim.preload"}
+            chosen["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # no other device beside it
+            path.append(str(Path(__file__).resolve().parents[2]))
+        return {**kept, "PYTHONPATH": os.pathsep.join(path), "DEEPINFER_ACCELERATOR": "neuron", **chosen, **changes}
 
 
 def prepare(
@@ -76,7 +89,7 @@ def prepare(
     """
     from porter.judging import payload
     from porter.lock import read_lock
-    from porter.sources.cache import Cache, default_cache
+    from porter.seams import api
     from porter.upstream import Request, resolve_sources
 
     require_packages()
@@ -85,18 +98,29 @@ def prepare(
         config, Request(offline=offline, only=(ENGINE,)), read_lock(config.lock_path), progress=progress
     )[ENGINE]
     files = payload(config.out_path)
-    root = root or default_cache() / "demo"
+    root = root or workspace_root()
     root.mkdir(parents=True, exist_ok=True)
-    locks = Cache(root)
-    made_from = {"/upstream": source.sha256.encode(), "/python": _interpreter().encode(), "/seams": _seams()}
-    key = _digest({**files, **made_from})
+    # What applying writes, so that a seam's edit counts as much as an emitted file.
+    changes = {change.path: change.after or b"" for change in api.plan(source.top, files).changes}
+    key = _digest({**changes, "/upstream": source.sha256.encode(), "/python": _interpreter().encode()})
     checkout = root / f"checkout-{key}"
-    with locks.hold(f"checkout-{key}", shown):
+    with Cache(root).hold(f"checkout-{key}", shown):
         if not checkout.is_dir():
             with shown.task("applying the backend to a copy of DeepInfer"):
                 _once(checkout, lambda folder: _applied(source.top, files, folder))
+    add_extension(checkout, root, shown)
+    return Workspace(root, checkout)
+
+
+def add_extension(checkout: Path, root: Path, progress: Progress | None = None) -> None:
+    """Put the extension of an applied ``checkout`` into it: the one below ``root`` that was built of the same sources, or a new one.
+
+    Raises BuildError where it does not build.
+    """
+    shown = progress or QuietProgress()
     extension = root / f"extension-{_digest(_sources_of_extension(checkout))}"
-    with locks.hold(extension.name, shown):
+    root.mkdir(parents=True, exist_ok=True)
+    with Cache(root).hold(extension.name, shown):
         if not extension.is_dir():
             with shown.task("building the engine's extension (minutes, the first time)"):
                 _once(extension, lambda folder: _built(checkout, folder))
@@ -105,7 +129,11 @@ def prepare(
         for library in extension.iterdir():
             if not (target / library.name).exists():
                 _once(target / library.name, lambda path, library=library: shutil.copy2(library, path))  # type: ignore[misc]
-    return Workspace(root, checkout)
+
+
+def workspace_root() -> Path:
+    """Where ``prepare`` makes workspaces: a folder of porter's cache."""
+    return default_cache() / "demo"
 
 
 def require_packages() -> None:
@@ -157,7 +185,7 @@ def _built(checkout: Path, folder: Path) -> None:
             tail = "\n".join(done.stdout.splitlines()[-_LOG_LINES:])
             raise BuildError(
                 f"the engine's extension did not build (exit code {done.returncode}):\n{tail}",
-                fix="install GCC 13, or GCC 12 with libfmt-dev, and run the same command again",
+                fix="install a C++20 compiler (GCC 12 or later), and run the same command again",
             )
         folder.mkdir()
         for library in libraries:
@@ -172,13 +200,6 @@ def _sources_of_extension(checkout: Path) -> Mapping[str, bytes]:
     paths = [*(checkout / "csrc").rglob("*"), checkout / "setup.py", checkout / "setup_neuron.py"]
     found = {path.relative_to(checkout).as_posix(): path.read_bytes() for path in paths if path.is_file()}
     return {**found, "/python": _interpreter().encode()}
-
-
-def _seams() -> bytes:
-    """The source of the codemods: other edits make another checkout."""
-    from porter import seams
-
-    return b"".join(path.read_bytes() for folder in seams.__path__ for path in sorted(Path(folder).glob("*.py")))
 
 
 def _interpreter() -> str:

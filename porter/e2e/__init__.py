@@ -1,1 +1,1 @@
-"""The engine end to end, measured and compared."""
+"""The engine end to end against an implementation that somebody else wrote, run live in an environment of its own."""

@@ -25,6 +25,7 @@ _WIDE = frozenset({"int64", "uint64"})
 _DEFAULTS = frozenset(
     {"arange", "full", "tensor", "as_tensor", "randint", "randperm", "tril_indices", "triu_indices", "scalar_tensor"}
 )
+_WRITES = frozenset({"copy_", "index_copy_", "index_put_", "scatter_", "put_"})
 _SUMS = frozenset({"sum", "cumsum", "prod", "cumprod"})
 
 
@@ -56,6 +57,21 @@ def wide_creations(file: SourceFile) -> Iterator[Creation]:
             yield Creation(node, f"torch.{name}", "use a tensor of torch.int32")
         elif _defaults_to_wide(node, name, word, owner, file):
             yield Creation(node, f"{_shown(node)} without dtype", "add dtype=torch.int32")
+
+
+def possible_wides(file: SourceFile) -> Iterator[cst.Call]:
+    """Calls that widen to 64 bits if the tensor they write to, or take the dtype of, has them: nobody can tell from the text.
+
+    Not worth a finding, but reason enough for a comment that says so.
+    """
+    for node in file.calls():
+        word, owner = file.method(node)
+        if owner is None:
+            continue
+        if word in _WRITES and file.value(owner).dtype is None:
+            yield node
+        elif word in ("to", "type") and any(file.dotted(one.value).endswith(".dtype") for one in node.args):
+            yield node
 
 
 def _shown(node: cst.Call) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from porter.rules.base import Problem, Rule, RuleContext, examples
-from porter.rules.index_dtype import wide_creations
+from porter.rules.index_dtype import possible_wides, wide_creations
 from porter.rules.source import SourceFile, wide_reason
 from porter.rules.syncs import possible_syncs, syncs
 
@@ -28,7 +28,8 @@ def check(file: SourceFile, context: RuleContext) -> Iterator[Problem]:
                 found=comment.text,
                 fix="remove the comment, or move it onto the line it means",
             )
-    wide = {mark.line for creation in wide_creations(file) for mark in file.wide_marks(creation.node)}
+    widening = [*(creation.node for creation in wide_creations(file)), *possible_wides(file)]
+    wide = {mark.line for node in widening for mark in file.wide_marks(node)}
     for comment in file.all_wide_marks():
         if not wide_reason(comment):
             yield Problem(
@@ -60,6 +61,8 @@ RULE = Rule(
         "# NEURON: host sync\nn = int(gather(x)[0].max())\n",
         "# NEURON: host sync\ny = table.index_select(0, place).to(x.device)\n",
         "import torch\n# NEURON: 64-bit: torch.gather takes no other index\ny = x.to(torch.int64)\n",
+        "# NEURON: 64-bit: upstream's are\nout.copy_(x)\n",
+        "# NEURON: 64-bit: as the caller's are\ny = x.to(out.dtype)\n",
         "# A comment of another kind: NEURON has no host sync here.\ny = x + 1\n",
     ),
     invalid=examples(
@@ -70,5 +73,6 @@ RULE = Rule(
         "import torch\n# NEURON: host sync\ny = x.to(torch.float32)\n",
         "import torch\n# NEURON: 64-bit\ny = x.to(torch.int64)\n",
         "# NEURON: 64-bit: no longer\ny = x + 1\n",
+        "import torch\n# NEURON: 64-bit: no longer\ntorch.empty(2, dtype=torch.int32).copy_(x)\n",
     ),
 )

@@ -19,18 +19,15 @@ from porter.sim.watchers import WATCHERS, Call
 
 _CPU = torch.device("cpu")
 _Plain: Any = internal("_C.DisableTorchFunction", "kernels that default devices do not touch")
-_NUMBERS = (bool, int, float, complex)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an operator's schema says: its names, where a number stands for a tensor, and what it writes."""
+    """What an operator's schema says: its names, and what it writes."""
 
     name: str
     overload: str
     base: str
-    positional: tuple[bool, ...]
-    named: dict[str, bool]
     positional_writes: tuple[int, ...]
     named_writes: tuple[str, ...]
     outs: tuple[str, ...]
@@ -63,8 +60,6 @@ def plan_of(op: Any) -> Plan:
             name=schema.name,
             overload=schema.overload_name,
             base=base_name(schema.name),
-            positional=tuple(str(one.type) == "Tensor" for one in positional),
-            named={one.name: str(one.type) == "Tensor" for one in arguments},
             positional_writes=tuple(at for at, one in enumerate(positional) if one in writes),
             named_writes=tuple(one.name for one in writes),
             outs=tuple(one.name for one in arguments if one.is_out),
@@ -144,15 +139,9 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
 def _run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plan = plan_of(op)
     walk = _Walk(plan.name)
-    numbers = plan.positional
-    host_args = [
-        torch.tensor(value, device=_CPU) if numbers[at] and isinstance(value, _NUMBERS) else walk.map(value)
-        for at, value in enumerate(args)
-    ]
-    host_kwargs = {
-        name: torch.tensor(value, device=_CPU) if plan.named[name] and isinstance(value, _NUMBERS) else walk.map(value)
-        for name, value in kwargs.items()
-    }
+    # A number that stands for a tensor stays a number: a tensor of it would count in type promotion.
+    host_args = [walk.map(value) for value in args]
+    host_kwargs = {name: walk.map(value) for name, value in kwargs.items()}
     call: Call | None = None
     if WATCHERS:
         written = _written(plan, args, kwargs)
@@ -209,14 +198,24 @@ def _wrap(value: Any, back: dict[int, torch.Tensor], index: int) -> Any:
     return value
 
 
+# Of the operators with a device kernel, those that torch would compose otherwise, and so of writes into views or of copies to
+# the host that the device does not make.
+_WHOLE = ("_grouped_mm", "constant_pad_nd", "repeat", "masked_fill.Scalar", "masked_fill.Tensor")
+
+
 def structured() -> dict[str, Any]:
-    """Overloads that torch would compose of an ``out=`` one for this device: they get the kernel themselves, which keeps
-    their names, and is one dispatch instead of three."""
+    """Overloads that torch would compose for this device, of an ``out=`` one or of others: they get the kernel themselves,
+    which keeps their names, and is one dispatch instead of several."""
     has: Any = internal("_C._dispatch_has_kernel_for_dispatch_key", "structured operators")
     names: list[str] = internal("_C._dispatch_get_all_op_names", "structured operators")()
     found = {}
     for name in sorted(names):
-        if name.startswith("aten::") and has(name, "CompositeExplicitAutogradNonFunctional") and has(name, "CPU"):
+        if (
+            name.removeprefix("aten::") in _WHOLE
+            or name.startswith("aten::")
+            and has(name, "CompositeExplicitAutogradNonFunctional")
+            and has(name, "CPU")
+        ):
             word = name.removeprefix("aten::")
             packet, _, overload = word.partition(".")
             found[word] = getattr(getattr(torch.ops.aten, packet), overload or "default")

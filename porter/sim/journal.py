@@ -25,6 +25,16 @@ class Entry:
     findings: dict[Finding, int] = field(default_factory=dict)
     allowed: dict[Finding, int] = field(default_factory=dict)
 
+    def record(self) -> dict[str, Any]:
+        """Plain data that can be added up: sums, the worst call, the findings."""
+        return {
+            "calls": self.calls,
+            "cost": self.cost.to_dict(),
+            "worst": self.worst.to_dict(),
+            "findings": [{**one.to_dict(), "times": times} for one, times in self.findings.items()],
+            "allowed": [{**one.to_dict(), "times": times} for one, times in self.allowed.items()],
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data: counts and the estimate a call, the worst call, the findings."""
         calls = max(self.calls, 1)
@@ -35,9 +45,7 @@ class Entry:
             "round_trips_a_call": round(self.cost.round_trips / calls, 2),
             "bytes_a_call": (self.cost.bytes_read + self.cost.bytes_written) // calls,
             "estimated_us_a_call": round(self.cost.estimated_us / calls, 1),
-            "worst": self.worst.to_dict(),
-            "findings": [{**one.to_dict(), "times": times} for one, times in self.findings.items()],
-            "allowed": [{**one.to_dict(), "times": times} for one, times in self.allowed.items()],
+            **{name: value for name, value in self.record().items() if name not in ("calls", "cost")},
             "basis": ESTIMATE,
         }
 

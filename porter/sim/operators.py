@@ -102,7 +102,15 @@ def read_operators(path: Path | None = None) -> frozenset[str]:
     Raises:
         SimError: the file cannot be read or holds no name.
     """
-    source = path or DEFAULT
+    return _default() if path is None else _read(path)
+
+
+@cache
+def _default() -> frozenset[str]:
+    return _read(DEFAULT)
+
+
+def _read(source: Path) -> frozenset[str]:
     try:
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -121,7 +121,7 @@ def _forms_refused(call: Call) -> Iterator[Hit]:
     dtype = first.dtype
     if base == "topk" and dtype in INTEGERS:
         yield Hit("NCC_EVRF013", name, _short(dtype))
-    elif base in _PRODUCTS and any(tensor.dtype in INTEGERS for tensor in call.inputs[:3] if tensor.dim() > 0):
+    elif base in _PRODUCTS and any(one.dtype in INTEGERS for one in _factors(call) if one.dim() > 0):
         yield Hit("NCC_EVRF035", name, _short(dtype))
     elif base in ("bitwise_right_shift", "rshift", "irshift"):
         if dtype in INTEGERS and dtype not in _SHIFTED:
@@ -134,6 +134,11 @@ def _forms_refused(call: Call) -> Iterator[Hit]:
         index = call.argument(2, "index")
         if isinstance(index, torch.Tensor) and index.dtype in WIDE_INTEGERS and _is_expanded(index):
             yield Hit("SIM110", name, f"index of strides {tuple(index.stride())}")
+
+
+def _factors(call: Call) -> list[torch.Tensor]:
+    """What a product multiplies and adds; the third argument of a grouped one says where groups end."""
+    return call.inputs[: 2 if call.base == "_grouped_mm" else 3]
 
 
 def _is_expanded(tensor: torch.Tensor) -> bool:

@@ -27,7 +27,8 @@ from porter.verify.events import EventWriter, read_events
 from porter.verify.report import VerifyReport, build_report
 from porter.verify.session import SESSION_VARIABLE, Session
 from porter.verify.shrink import load_shrinks
-from porter.verify.workspace import OPS, Workspace, make_workspace, stage_overrides
+from porter.verify.targets import Target, target_of
+from porter.verify.workspace import OPS, Workspace, make_workspace, override_origins, stage_overrides
 
 SHRUNK_MEMORY, SHRUNK_SECONDS = 3 << 30, 60.0
 FULL_MEMORY, FULL_SECONDS = 8 << 30, 120.0
@@ -43,7 +44,10 @@ class VerifyOptions:
     ``upstream``: unpacked deepinfer. ``overlay``: the emitted tree; ``overrides``: hand-written bodies to judge in its
     place; neither when ``upstream`` is a checkout that holds the backend already. ``masks``: write masks in the form
     that ``masks.py`` documents, or a JSON file of them. ``excluded``: factory to the reason why it is left out.
-    ``flavour``: ``npu`` or ``gpu``. ``device``: the torch device under test. ``full``: upstream's own sizes.
+    ``flavour``: ``npu`` or ``gpu``. ``device``: the torch device under test, or ``sim`` for porter's simulation of
+    Neuron, whose strict findings and costs the report then holds; ``operators`` and ``rates`` are files in place of its
+    own list of device operators and table of rates. ``origins``: path in ``overlay`` to the file it was emitted from,
+    relative to ``project``; findings name that one. ``full``: upstream's own sizes.
     ``memory`` (bytes) and ``seconds``: caps a case, None for the defaults of the chosen sizes. ``jobs``: processes,
     sharing the files out. ``threads``: torch threads a process, None to share the processors out. ``select``: judge
     these factories only. ``files``: run these interface modules (stems) only. ``paths``: folders that hold the real
@@ -59,6 +63,10 @@ class VerifyOptions:
     excluded: Mapping[str, str] = field(default_factory=dict)
     flavour: str = "npu"
     device: str = "cpu"
+    operators: Path | None = None
+    rates: Path | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    project: Path | None = None
     full: bool = False
     memory: int | None = None
     seconds: float | None = None
@@ -76,11 +84,12 @@ class VerifyOptions:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A tree, the session for its test processes, and the catalogue they are held to."""
+    """A tree, the session for its test processes, the catalogue they are held to, and how its device is had."""
 
     workspace: Workspace
     session: Session
     catalogue: Catalogue
+    target: Target
 
     @property
     def session_path(self) -> Path:
@@ -100,7 +109,9 @@ def _masks(value: Mapping[str, Any] | Path | None) -> Mapping[str, Any]:
     return data
 
 
-_PATHS = ("upstream", "overlay", "overrides", "masks", "catalogue", "shrinks", "workspace")
+_PATHS = (
+    "upstream", "overlay", "overrides", "masks", "catalogue", "shrinks", "workspace", "operators", "rates", "project",
+)  # fmt: skip
 
 
 def read_options_file(path: Path) -> dict[str, Any]:
@@ -150,6 +161,12 @@ def check_options(options: VerifyOptions) -> None:
         raise UsageError(f"{options.jobs} jobs", fix="at least 1")
     if (options.memory is not None and options.memory <= 0) or (options.seconds is not None and options.seconds <= 0):
         raise UsageError("a cap must be above zero")
+    for name in ("operators", "rates"):
+        path = getattr(options, name)
+        if path is not None and not target_of(options.device).simulated:
+            raise UsageError(f"--{name} is the simulated device's", fix="--device sim")
+        if path is not None and not path.is_file():
+            raise UsageError("no such file", path=str(path))
 
 
 @contextmanager
@@ -196,6 +213,10 @@ def prepare(options: VerifyOptions) -> Iterator[Prepared]:
             stage_overrides(options.overrides, base / "overlay") if options.overrides is not None else options.overlay
         )
         workspace = make_workspace(base / "tree", options.upstream, overlay, shrinks)
+        table, project = options.origins, options.project or Path()
+        if options.overrides is not None:
+            table, project = override_origins(options.overrides), options.overrides.resolve().parent
+        target = target_of(options.device)
         results = base / "results"
         results.mkdir()
         session = Session(
@@ -203,19 +224,25 @@ def prepare(options: VerifyOptions) -> Iterator[Prepared]:
             results=str(results.resolve()),
             platform=workspace.platform,
             flavour=options.flavour,
-            device=options.device,
+            device=target.device,
             excluded=dict(options.excluded),
             masks=masks,
             files=options.files,
             select=options.select,
             memory=options.memory or (FULL_MEMORY if options.full else SHRUNK_MEMORY),
-            seconds=options.seconds or (FULL_SECONDS if options.full else SHRUNK_SECONDS),
+            seconds=options.seconds or (FULL_SECONDS if options.full else SHRUNK_SECONDS) * target.stretch,
             full=options.full,
             paths=tuple(str(path.resolve()) for path in options.paths),
-            preload=options.preload,
+            preload=(*target.preload, *options.preload),
+            simulated=target.simulated,
+            operators=None if options.operators is None else str(options.operators.resolve()),
+            rates=None if options.rates is None else str(options.rates.resolve()),
+            stretch=target.stretch,
+            origins=dict(table),
+            project=str(project.resolve()),
             catalogue=str(options.catalogue.resolve()) if options.catalogue is not None else None,
         )
-        prepared = Prepared(workspace, session, catalogue)
+        prepared = Prepared(workspace, session, catalogue, target)
         session.write(prepared.session_path)
         yield prepared
 
@@ -262,9 +289,11 @@ def pytest_command(prepared: Prepared, extra: Sequence[str]) -> list[str]:
     ]
 
 
-def process_environment(session_path: Path, threads: int | None, jobs: int) -> dict[str, str]:
-    """Environment of a test process."""
-    environment = dict(os.environ)
+def process_environment(
+    session_path: Path, threads: int | None, jobs: int, extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Environment of a test process; ``extra``: what its device wants."""
+    environment = {**os.environ, **(extra or {})}
     environment[SESSION_VARIABLE] = str(session_path)
     home = str(Path(porter.__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(part for part in (home, environment.get("PYTHONPATH", "")) if part)
@@ -302,7 +331,8 @@ class _Process:
             "--continue-on-collection-errors",
             *self.options.pytest_args,
         ]
-        environment = process_environment(path, self.options.threads, self.options.jobs)
+        extra_variables = self.prepared.target.environment
+        environment = process_environment(path, self.options.threads, self.options.jobs, extra_variables)
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         with self.log.open("ab") as output:
             self.handle = subprocess.Popen(
@@ -347,7 +377,8 @@ class _Process:
         seconds = self.session.seconds or 0.0
         for nodeid in read_events(self.folder).open:
             entry = self.prepared.catalogue.tests.get(test_of(nodeid))
-            seconds = max(seconds, (entry.seconds if entry is not None else None) or 0.0)
+            own = (entry.seconds if entry is not None else None) or 0.0
+            seconds = max(seconds, own * self.session.stretch)
         return seconds * _STRETCH + _SILENCE
 
     def tail(self) -> str:

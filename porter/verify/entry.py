@@ -25,7 +25,7 @@ _OPTIONS = (
     ("overrides", "FOLDER", "hand-written bodies to judge in place of an emitted tree"),
     ("masks", "FILE", "JSON file of write masks"),
     ("flavour", "npu|gpu", "which of is_npu and is_gpu the platform reports"),
-    ("device", "DEVICE", "torch device under test"),
+    ("device", "DEVICE", "torch device under test, or sim for the simulated one"),
     ("args", "ARGUMENTS", "arguments that only the inner pytest knows, such as upstream's --seed"),
 )
 _FLAGS = (("full", "upstream's own sizes, under caps"),)
@@ -91,7 +91,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         with prepare(options) as prepared:
             cache = config.rootpath / ".pytest_cache"
             command = pytest_command(prepared, ["-o", f"cache_dir={cache}", *options.pytest_args, *extra])
-            environment = process_environment(prepared.session_path, options.threads, 1)
+            environment = process_environment(prepared.session_path, options.threads, 1, prepared.target.environment)
             return subprocess.run(command, cwd=config.invocation_params.dir, env=environment, check=False).returncode
     except PorterError as error:
         print(f"{error.code}: {error.render()}", file=sys.stderr)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from porter.verify.judge import Verdict
+from porter.verify.simulation import DeviceUse, use_from
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class CaseResult:
 @dataclass
 class Events:
     """All that the processes of one run recorded, merged. ``collected``: node id to (test, case) of every case meant to
-    run; ``problems``: (finding code, message, path)."""
+    run; ``problems``: (finding code, message, path). ``simulated``: factory to its use of the simulated device, the cases'
+    own added up."""
 
     cases: dict[str, CaseResult] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
@@ -57,6 +59,7 @@ class Events:
     exported: tuple[str, ...] = ()
     header: dict[str, Any] = field(default_factory=dict)
     finished: int = 0
+    simulated: dict[str, DeviceUse] = field(default_factory=dict)
 
 
 def _plain(value: Any) -> Any:
@@ -123,6 +126,9 @@ def read_events(folder: Path) -> Events:
                 }
                 result = CaseResult(**row)
                 events.cases[result.nodeid] = result
+            case "simulated":
+                for name, use in row["factories"].items():
+                    events.simulated[name] = events.simulated.get(name, DeviceUse()).plus(use_from(use))
             case "problem":
                 events.problems.append((row["code"], row["message"], row["path"]))
             case "finish":

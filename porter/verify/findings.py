@@ -20,6 +20,7 @@ VERIFY_KINDS: dict[str, FindingKind] = {
         ("PV011", "not-a-stub", "A factory that is left out on purpose is not a stub."),
         ("PV012", "backend-unimportable", "The emitted backend cannot be imported."),
         ("PV014", "no-mask", "A kernel ran without write masks although masks were given."),
+        ("PV015", "device-refuses", "A kernel does what the device refuses or pays dearly for."),
         ("PV013", "cases-lost", "Test cases were collected and never finished."),
     )
 }

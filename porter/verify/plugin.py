@@ -26,7 +26,7 @@ from porter.verify.judge import Judgement, Outcome, Verdict, judge, left_out_rea
 from porter.verify.limits import Caps, CaseLimits, cap_exceeded, reset_peak, resident_peak
 from porter.verify.report import build_report, render_text
 from porter.verify.session import Session, session_from_environment
-from porter.verify.workspace import OPS, VENDOR
+from porter.verify.workspace import BACKEND, OPS, VENDOR
 
 _LEFT_OUT = "porter: "
 _OPS_MODULE = OPS.replace("/", ".")
@@ -88,6 +88,7 @@ class VerifyPlugin:
         self.exported: tuple[str, ...] = ()
         self.header: dict[str, Any] = {}
         self.device_map: Any = None
+        self.watch: Any = None
         self._begin = time.monotonic()
         self._restore: Callable[[], None] = lambda: None
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
@@ -107,6 +108,15 @@ class VerifyPlugin:
         from porter.verify.device import DeviceMap
 
         session, root = self.session, Path(self.session.root)
+        check_device(session.device)
+        if session.simulated:
+            from porter.verify.origins import Origins
+            from porter.verify.watch import DeviceWatch
+
+            origins = Origins(root, session.origins, Path(session.project))
+            files = [None if path is None else Path(path) for path in (session.operators, session.rates)]
+            self.watch = DeviceWatch((root / BACKEND, root / VENDOR), origins, *files)
+            self.recorder.watch = self.watch.call
         sys.path[:0] = [str(root), *session.paths]
         os.environ["DEEPINFER_NEURON_DEVICE"] = session.device
         version = (
@@ -137,6 +147,7 @@ class VerifyPlugin:
             "python": ".".join(str(part) for part in sys.version_info[:3]),
             "extension": "stand-in" if stand_in else "built",
             "platform": session.platform,
+            **({"simulation": self.watch.describe()} if self.watch is not None else {}),
         }
         self.writer.write("start", **self.header)
 
@@ -175,7 +186,8 @@ class VerifyPlugin:
         return [
             f"porter verify: {session.flavour} on {session.device}, {'upstream' if session.full else 'shrunk'} sizes, "
             f"caps a case: {caps or 'none'}; {len(session.masks)} factories with write masks; left out: {len(session.excluded)}",
-            "porter verify: " + ", ".join(f"{name} {value}" for name, value in self.header.items() if value),
+            "porter verify: "
+            + ", ".join(f"{name} {value}" for name, value in self.header.items() if isinstance(value, str) and value),
         ]
 
     @pytest.hookimpl(tryfirst=True)
@@ -265,6 +277,8 @@ class VerifyPlugin:
         judgement, log = state.judgement, state.log
         if judgement is None:  # interrupted: pytest never reported the case
             return
+        if self.watch is not None:
+            self.writer.write("simulated", nodeid=item.nodeid, factories=self.watch.take())
         uses = {
             name: FactoryCount(use.calls, use.seconds, tuple(sorted(use.unjudged))) for name, use in log.uses.items()
         }
@@ -297,9 +311,8 @@ class VerifyPlugin:
         entry = self.catalogue.tests.get(case_names(item)[0])
         caps = self.limits.caps
         if entry is not None:
-            self.limits.caps = (
-                Caps(entry.memory or caps.memory, entry.seconds or caps.seconds) if caps != Caps() else caps
-            )
+            seconds = entry.seconds * self.session.stretch if entry.seconds else caps.seconds
+            self.limits.caps = Caps(entry.memory or caps.memory, seconds) if caps != Caps() else caps
         probes = LocalProbes(state.log.difference)
         module = getattr(item, "module", None)
         if entry is not None and entry.probes and module is not None:
@@ -435,6 +448,19 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         raise pytest.UsageError(_told(error)) from error
     early_config.stash[_KEY] = plugin
     early_config.pluginmanager.register(plugin, "porter-verify")
+
+
+def check_device(name: str) -> None:
+    """Raises: HarnessError, when torch has no such device here."""
+    import torch
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, AttributeError, NotImplementedError) as error:
+        first = str(error).partition("\n")[0]
+        raise HarnessError(
+            f"torch has no device {name!r} here: {first}", fix="--device cpu, or --device sim"
+        ) from error
 
 
 def _preload(name: str) -> None:

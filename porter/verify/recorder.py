@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,12 +67,17 @@ def largest_difference(left: Any, right: Any) -> float:
     return float(gap.max())
 
 
-class Recorder:
-    """Holds the log of the case that runs now, None between cases."""
+type Watch = Callable[[str, Iterable[object]], AbstractContextManager[None]]
 
-    def __init__(self, masks: Masks, limits: CaseLimits | None = None) -> None:
+
+class Recorder:
+    """Holds the log of the case that runs now, None between cases. ``watch``: put around every kernel call, and nothing
+    else, with the factory's name and the call's arguments."""
+
+    def __init__(self, masks: Masks, limits: CaseLimits | None = None, watch: Watch | None = None) -> None:
         self.masks = masks
         self.limits = limits
+        self.watch = watch
         self.case: CaseLog | None = None
         self._inside = 0
 
@@ -148,8 +153,10 @@ class Recorder:
         with self.limits.headroom(2 * guard.size) if self.limits else nullcontext():
             guard.take()
             start = time.perf_counter()
+            watched = self.watch(factory, (*args, *kwargs.values())) if self.watch else nullcontext()
             try:
-                result = kernel(*args, **kwargs)
+                with watched:
+                    result = kernel(*args, **kwargs)
             except NotImplementedError as error:
                 self.missing(factory, str(error))
                 raise

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +16,7 @@ from porter.verify.catalogue import Catalogue
 from porter.verify.events import CaseResult, Events
 from porter.verify.judge import Verdict
 from porter.verify.session import Session
+from porter.verify.simulation import DeviceUse, strict_findings, summed
 from porter.verify.workspace import OPS
 
 NO_KERNEL = "(no kernel)"
@@ -30,7 +31,7 @@ class FactoryRow:
     one it judges when it called none. ``worst`` (largest difference in comparisons that allow one) and ``exact``
     (comparisons that found equality) come from cases of tests that always call this factory. ``seconds`` is time inside kernels,
     ``case_seconds`` time of the cases that judge it. ``unjudged``: arguments whose write mask is unknown; ``masked``:
-    is there a mask at all.
+    is there a mask at all. ``simulated``: what its calls did on the simulated device, None on another.
     """
 
     factory: str
@@ -47,6 +48,7 @@ class FactoryRow:
     case_seconds: float = 0.0
     masked: bool = False
     unjudged: tuple[str, ...] = ()
+    simulated: DeviceUse | None = None
 
     @property
     def error(self) -> str:
@@ -72,6 +74,7 @@ class VerifyReport:
     excluded: Mapping[str, str]
     elapsed: float = 0.0
     partial: bool = False
+    simulated: bool = False
     log: str = field(default="", repr=False)
 
     @property
@@ -170,6 +173,7 @@ def _rows(events: Events, session: Session, catalogue: Catalogue) -> tuple[Facto
             case_seconds=case_seconds[name],
             masked=name in session.masks,
             unjudged=tuple(sorted(unjudged[name])),
+            simulated=events.simulated.get(name),
         )
         for name in sorted(names, key=lambda name: (name == NO_KERNEL, name))
     )
@@ -271,6 +275,7 @@ def build_report(events: Events, session: Session, catalogue: Catalogue, elapsed
             for row in rows
             if row.calls and not row.masked
         ]
+    findings += strict_findings({row.factory: row.simulated for row in rows if row.simulated is not None})
     return VerifyReport(
         flavour=session.flavour,
         device=session.device,
@@ -284,6 +289,7 @@ def build_report(events: Events, session: Session, catalogue: Catalogue, elapsed
         excluded=dict(session.excluded),
         elapsed=elapsed,
         partial=events.partial,
+        simulated=session.simulated,
     )
 
 
@@ -326,8 +332,11 @@ def _cells(row: FactoryRow) -> tuple[str, ...]:
 
 def render_table(rows: Iterable[FactoryRow]) -> str:
     """The rows as a text table."""
-    table = [_COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[index]) for line in table) for index in range(len(_COLUMNS))]
+    return _table([_COLUMNS, *(_cells(row) for row in rows)])
+
+
+def _table(table: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(line[index]) for line in table) for index in range(len(table[0]))]
     lines = []
     for index, line in enumerate(table):
         cells = [
@@ -349,9 +358,45 @@ def _grouped(cases: Iterable[CaseResult]) -> Iterable[str]:
         yield f"  {test}, {len(members)} case{'s' if len(members) != 1 else ''}: {reason}"
 
 
+_DEVICE_COLUMNS = ("factory", "calls", "ops", "round trips", "bytes", "est. us", "worst us", "strict", "allowed")
+
+
+def _codes(use: DeviceUse) -> str:
+    return ",".join(sorted({one.code for one in use.findings})) or "."
+
+
+def render_device(report: VerifyReport) -> str:
+    """What the kernel calls did on the simulated device: a table, and what comments allow."""
+    uses = [(row.factory, row.simulated) for row in report.rows if row.simulated is not None]
+    cells = [
+        (
+            factory,
+            str(use.calls),
+            f"{use.a_call('operators'):.1f}",
+            f"{use.a_call('round_trips'):.1f}",
+            f"{use.bytes_a_call:.0f}",
+            f"{use.estimated_us_a_call:.0f}",
+            f"{use.worst_us:.0f}",
+            _codes(use),
+            str(len(use.allowed)) if use.allowed else ".",
+        )
+        for factory, use in uses
+    ]
+    lines = [_table([_DEVICE_COLUMNS, *cells]), "", f"Means a kernel call at these sizes; times: {_basis(report)}."]
+    if allowed := summed(one for _, use in uses for one in use.allowed):
+        lines += ["", "Allowed by a NEURON comment, or the caller's:", *(f"  {one.render()}" for one in allowed)]
+    return "\n".join(lines)
+
+
+def _basis(report: VerifyReport) -> str:
+    return str(report.header.get("simulation", {}).get("estimate", "an estimate"))
+
+
 def render_text(report: VerifyReport, *, failures: bool = True) -> str:
     """The whole report for a terminal."""
     lines = [render_table(report.rows), ""]
+    if report.simulated:
+        lines += [render_device(report), ""]
     for verdict, title in ((Verdict.SKIPPED, "Skipped by upstream itself"), (Verdict.LEFT_OUT, "Left out")):
         if cases := report.of(verdict):
             lines += [f"{title}:", *_grouped(cases), ""]
@@ -380,8 +425,9 @@ def render_text(report: VerifyReport, *, failures: bool = True) -> str:
     size = "upstream's sizes" if report.full else "shrunk sizes"
     cpu = sum(case.cpu for case in report.cases)
     time = f"{report.elapsed:.0f} s ({cpu:.0f} processor seconds in the cases)"
+    device = "the simulated device" if report.simulated else report.device
     lines.append(
-        f"{report.flavour} on {report.device}, {size}: {counts or 'no cases'}; {len(report.findings)} findings; {time}"
+        f"{report.flavour} on {device}, {size}: {counts or 'no cases'}; {len(report.findings)} findings; {time}"
     )
     return "\n".join(lines)
 
@@ -396,6 +442,11 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _row_json(row: FactoryRow) -> dict[str, Any]:
+    simulated = None if row.simulated is None else row.simulated.to_dict()
+    return asdict(replace(row, simulated=None)) | {"error": row.error, "simulated": simulated}
+
+
 def report_json(report: VerifyReport) -> dict[str, Any]:
     """The report as plain data: ``version`` 1."""
     counts = {str(verdict): report.count(verdict) for verdict in Verdict}
@@ -403,6 +454,7 @@ def report_json(report: VerifyReport) -> dict[str, Any]:
         "version": 1,
         "flavour": report.flavour,
         "device": report.device,
+        "simulated": report.simulated,
         "full": report.full,
         "caps": {"memory": report.memory, "seconds": report.seconds},
         "environment": dict(report.header),
@@ -410,13 +462,33 @@ def report_json(report: VerifyReport) -> dict[str, Any]:
         "elapsed": round(report.elapsed, 3),
         "counts": counts,
         "excluded": dict(sorted(report.excluded.items())),
-        "factories": [asdict(row) | {"error": row.error} for row in report.rows],
+        "factories": [_row_json(row) for row in report.rows],
         "findings": [asdict(finding) for finding in report.findings],
         "cases": [asdict(case) for case in report.cases],
     }
     result = _finite(data)
     assert isinstance(result, dict)
     return result
+
+
+def _device_suite(root: ElementTree.Element, report: VerifyReport) -> None:
+    """A suite with a case a factory: its costs as properties, its strict findings as failures."""
+    uses = [(row.factory, row.simulated) for row in report.rows if row.simulated is not None]
+    failing = sum(bool(use.findings) for _, use in uses)
+    attributes = {"tests": str(len(uses)), "failures": str(failing), "errors": "0"}
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "simulated device", **attributes})
+    for factory, use in uses:
+        case = ElementTree.SubElement(suite, "testcase", classname="porter.sim", name=factory)
+        properties = ElementTree.SubElement(case, "properties")
+        data = use.to_dict()
+        names = ("calls", "operators_a_call", "round_trips_a_call", "bytes_a_call", "estimated_us_a_call", "worst_us")
+        for name in names:
+            ElementTree.SubElement(properties, "property", name=name, value=str(data[name]))
+        ElementTree.SubElement(properties, "property", name="estimate", value=_basis(report))
+        for one in use.allowed:
+            ElementTree.SubElement(properties, "property", name="allowed", value=one.render())
+        for one in use.findings:
+            ElementTree.SubElement(case, "failure", type=one.code, message=one.render())
 
 
 def report_junit(report: VerifyReport) -> str:
@@ -446,8 +518,11 @@ def report_junit(report: VerifyReport) -> str:
                 ElementTree.SubElement(element, "failure", type=case.code, message=case.reason)
             elif case.verdict is not Verdict.PASSED:
                 ElementTree.SubElement(element, "skipped", type=str(case.verdict), message=case.reason)
+    if report.simulated:
+        _device_suite(root, report)
     failed_codes = {case.code for case in report.cases if case.verdict is Verdict.FAILED}
-    other = [finding for finding in report.findings if finding.code not in failed_codes or not finding.path]
+    shown = failed_codes | ({"PV015"} if report.simulated else set())
+    other = [finding for finding in report.findings if finding.code not in shown or not finding.path]
     if other:
         suite = ElementTree.SubElement(
             root, "testsuite", name="findings", tests=str(len(other)), failures=str(len(other)), errors="0"

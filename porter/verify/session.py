@@ -27,7 +27,10 @@ class Session:
     ``memory`` (bytes above what the process holds already) and ``seconds``: caps for a case. ``full``: upstream's own
     sizes, where a cap is listed and not failed. ``paths``: folders put at the front of ``sys.path`` after the
     workspace, for the real tile-kernels and tilelang. ``preload``: modules imported before anything else, for a device
-    that has to be registered with torch.
+    that has to be registered with torch. ``simulated``: that device is porter's simulation, whose findings and costs are
+    recorded, with the list of ``operators`` and the ``rates`` of these files in place of its own. ``stretch``: factor on
+    the caps that the catalogue gives a test. ``origins``: path in ``root`` to the file it was emitted from, relative to
+    ``project``.
     """
 
     root: str
@@ -45,6 +48,12 @@ class Session:
     full: bool = False
     paths: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
+    simulated: bool = False
+    operators: str | None = None
+    rates: str | None = None
+    stretch: float = 1.0
+    origins: Mapping[str, str] = field(default_factory=dict)
+    project: str = ""
     catalogue: str | None = None
 
     def write(self, path: Path) -> None:

@@ -140,3 +140,14 @@ def stage_overrides(overrides: Path, root: Path) -> Path:
     if shared.is_dir():
         shutil.copytree(shared, root / VENDOR, ignore=_IGNORED)
     return root
+
+
+def override_origins(overrides: Path) -> dict[str, str]:
+    """Path in a tree that ``stage_overrides`` laid over, to the override, relative to the overrides' parent."""
+    parts = ((overrides / "tilelang_ops", BACKEND), (overrides / "shared", VENDOR))
+    return {
+        f"{target}/{path.relative_to(source).as_posix()}": f"{overrides.resolve().name}/{path.relative_to(overrides).as_posix()}"
+        for source, target in parts
+        if source.is_dir()
+        for path in _python_files(source)
+    }

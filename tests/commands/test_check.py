@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from mini import OPS, Mini
 
+from porter.findings import Finding
+
 GATHER = f"deepinfer/{OPS}/asc/gather.py"
 EMITTED = "deepinfer/model_executor/layers/tilelang_ops/neuron/gather.py"
 OVERRIDE = "overrides/tilelang_ops/gather.py"
@@ -394,6 +396,16 @@ def test_a_warm_check_parses_nothing(synced: Mini, monkeypatch: pytest.MonkeyPat
     synced.edit(f"generated/{EMITTED}", "def pick_tl", "def  pick_tl")
     monkeypatch.undo()
     assert "PT003" in codes(synced), "the answer is never older than a byte"
+
+
+def test_a_verdict_of_other_code_is_not_believed(synced: Mini, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kept verdict is bound to the code that gave it: whoever edits a rule sees what the edited rule says."""
+    assert codes(synced) == {}
+    said = [Finding("PT103", "a rule that was just written", path=OVERRIDE, fix="obey it")]
+    monkeypatch.setattr("porter.check.rule_findings", lambda *_: said)
+    assert codes(synced) == {}
+    monkeypatch.setattr("porter.check._own_code", lambda: "edited")
+    assert set(codes(synced)) == {"PT103"}
 
 
 def test_an_interrupted_sync_is_told_and_repaired(synced: Mini) -> None:

@@ -128,6 +128,22 @@ def test_the_tokenizer_is_one_that_the_tokenizers_package_reads(folders: dict[Va
     assert theirs.get_vocab_size() == layout.VOCABULARY
 
 
+def test_the_config_says_how_many_tokens_the_memory_tells_apart(folders: dict[Variant, Path]) -> None:
+    """By the rules of the engine's hugging_face tokenizer, from the `tokenizers` package's own normalizers."""
+    from tokenizers import Regex, normalizers
+
+    theirs = Tokenizer.from_file(str(folders[Variant.RELEASED] / "tokenizer.json"))
+    steps = [normalizers.NFKC(), normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    steps += [normalizers.Replace(Regex(r"[ \t\r\n]+"), " "), normalizers.Replace(Regex("^ $"), "\ue000")]
+    steps += [normalizers.Strip(), normalizers.Replace("\ue000", " ")]
+    normalizer, kinds = normalizers.Sequence(steps), set()
+    for index in range(layout.VOCABULARY):
+        text = theirs.decode([index], skip_special_tokens=False)
+        kinds.add(theirs.id_to_token(index) if "\ufffd" in text else normalizer.normalize_str(text) or text)
+    config = json.loads((folders[Variant.RELEASED] / "config.json").read_text())
+    assert config["text_config"]["engram_compressed_vocab_size"] == len(kinds) < layout.VOCABULARY
+
+
 def test_training_needs_enough_text() -> None:
     with pytest.raises(ValueError, match="merges only"):
         train("abc", 512)

@@ -111,9 +111,21 @@ def test_the_command_prints_prompts_texts_and_speed(workspace: Workspace) -> Non
 
 
 @pytest.mark.engine
-def test_an_excluded_feature_is_refused_by_name(workspace: Workspace, model: Path) -> None:
-    with pytest.raises(EngineError, match="context parallelism: not supported on Neuron"):
-        Engine(workspace, model, {**ARGUMENTS, "context_parallel_size": 2})
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        ({"context_parallel_size": 2}, {}, "context parallelism: not supported on Neuron"),
+        ({}, {"DEEPINFER_USE_NEXTN_DECODE": "5"}, r"speculative decoding \(MTP, DSpark\): not supported on Neuron"),
+        ({}, {"DEEPINFER_ZERO_OVERHEAD_SCHEDULING": "1"}, "zero-overhead scheduling: not supported on Neuron"),
+        ({}, {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE": "compact"}, "YOCO bounded replay: not supported on Neuron"),
+        ({}, {"DEEPINFER_ENFORCE_EAGER": "0"}, "graph capture: not supported on Neuron"),
+    ],
+)
+def test_an_excluded_feature_is_refused_by_name(
+    workspace: Workspace, model: Path, arguments: dict[str, int], environment: dict[str, str], words: str
+) -> None:
+    with pytest.raises(EngineError, match=words):
+        Engine(workspace, model, {**ARGUMENTS, **arguments}, environment=environment)
 
 
 @pytest.mark.engine

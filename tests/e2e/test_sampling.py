@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from porter.demo.bpe import EOS
+from porter.demo.bpe import EOS, SPECIAL
 from porter.demo.engine import Engine
 
 pytestmark = pytest.mark.engine
@@ -74,3 +76,18 @@ def test_a_prompts_log_probabilities_are_those_of_the_same_tokens_when_generated
         scored = engine.generate([whole], {**DRAW, "max_tokens": 1, "prompt_logprobs": True}).completions[0]
         assert len(scored.prompt_logprobs) in (len(whole), len(whole) - 1)
         assert list(scored.prompt_logprobs[-len(drawn.tokens) :]) == list(drawn.logprobs)
+
+
+def test_structured_output_follows_its_grammar(engine: Engine, prompts: Sequence[Sequence[int]]) -> None:
+    """Masks of legal tokens, alone and beside requests without one, which they leave as they were."""
+    digits = {"schema_type": "regex", "schema": "[0-9]{3}-[0-9]{2}"}
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    object_ = {"schema_type": "json", "schema": json.dumps(schema)}
+    free = {**DRAW, "ignore_eos": False, "seq_seed": 3, "max_tokens": 24}
+    sampling = [{**free, "so_args": digits}, free, {**free, "so_args": object_}, {**free, "temperature": 0, "so_args": digits}]
+    completions = engine.generate(prompts, sampling).completions
+    texts = [completion.text.removesuffix(SPECIAL[EOS]) for completion in completions]
+    assert re.fullmatch(r"[0-9]{3}-[0-9]{2}", texts[0]) and re.fullmatch(r"[0-9]{3}-[0-9]{2}", texts[3])
+    assert isinstance(json.loads(texts[2])["ok"], bool)
+    assert {completion.finish_reason for completion in (completions[0], completions[2], completions[3])} == {"stop"}
+    assert completions[1].tokens == engine.generate([prompts[1]], free).completions[0].tokens

@@ -18,6 +18,7 @@ Use from a test in this folder::
 - ``check_kernel``: all of the above; the arguments hold the kernel's results afterwards.
 - ``wrap_int32``: an int as int32 arithmetic leaves it, for oracles in plain Python.
 - ``count_ops``, ``new_bytes``: ATen ops dispatched and bytes newly allocated by one call (views are free).
+- ``work``: both, and the bytes that the call's ops touch: what must not grow with a cache.
 - ``wide_ops``: the ops of one call that make a 64-bit or complex tensor, which the device does not compute with.
 
 ``written`` names arguments as the kernel's signature does. The gates work on clones and leave ``args`` alone.
@@ -241,6 +242,28 @@ def check_kernel(
     run_guarded(kernel, *args, written=written)
 
 
+# Ops that touch of their first argument only what their indices name.
+_BY_INDEX = {
+    "index",
+    "index_select",
+    "gather",
+    "index_put_",
+    "_index_put_impl_",
+    "index_add_",
+    "index_copy_",
+    "scatter_",
+}
+
+
+def _touched(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """Bytes that an op reads and writes, each tensor once."""
+    by_index = func._schema.name.removeprefix("aten::") in _BY_INDEX
+    seen = {id(leaf): leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, torch.Tensor)}
+    if by_index:
+        seen.pop(id(args[0]), None)
+    return sum(leaf.numel() * leaf.itemsize for leaf in seen.values())
+
+
 class _Recorder(TorchDispatchMode):
     """Counts dispatched ops that do work, and the bytes of the storages they create."""
 
@@ -249,6 +272,7 @@ class _Recorder(TorchDispatchMode):
         self.ops: list[str] = []
         self.wide: list[str] = []
         self.bytes = 0
+        self.touched = 0
         self._known = known
         self._alive: list[torch.Tensor] = []
 
@@ -257,6 +281,7 @@ class _Recorder(TorchDispatchMode):
         if func.is_view:
             return out
         self.ops.append(str(func))
+        self.touched += _touched(func, args, kwargs or {}, out)
         leaves = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         if any(leaf.dtype in _WIDE for leaf in leaves):
             self.wide.append(str(func))
@@ -279,6 +304,21 @@ def _record(kernel: Kernel, args: Sequence[Any]) -> _Recorder:
 def count_ops(kernel: Kernel, *args: Any) -> list[str]:
     """Names of the ATen ops that one call dispatches, views left out."""
     return _record(kernel, args).ops
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call does: ``ops`` in order, bytes of new storages and bytes that the ops touch."""
+
+    ops: tuple[str, ...]
+    made: int
+    touched: int
+
+
+def work(kernel: Kernel, *args: Any) -> Work:
+    """The work of one call. A cache counts only by the rows that are read or written by index, or as a slice."""
+    recorder = _record(kernel, args)
+    return Work(tuple(recorder.ops), recorder.bytes, recorder.touched)
 
 
 def wide_ops(kernel: Kernel, *args: Any) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import check_kernel, guard, new_bytes, wide_ops
+from harness import Work, check_kernel, guard, wide_ops, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,13 +72,13 @@ def test_any_shape(b: int, log_k: int, n: int, block_size: int, random: Any) -> 
 
 
 def test_cost_does_not_grow_with_the_table() -> None:
-    def cost(n: int) -> int:
+    def cost(n: int) -> Work:
         args = (
             torch.zeros(2, 1, 8, dtype=torch.int32),
             torch.ones(2, 1, dtype=torch.int32),
             torch.zeros(2, n, dtype=torch.int32),
         )
-        return new_bytes(convert_kv_index_tl(1, 8, n, 16), *args)
+        return work(convert_kv_index_tl(1, 8, n, 16), *args)
 
     assert cost(64) == cost(1024)
 

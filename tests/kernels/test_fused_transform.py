@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from cache_support import QUANTISED, ascend_references, layouts, make_cache, ulps
-from harness import check_kernel, count_ops, guard, new_bytes
+from harness import check_kernel, guard, work
 
-from overrides.tilelang_ops.fused_transform import fused_norm_rope_hadamard_cast_store_kvcache_tl
+from overrides.tilelang_ops.fused_transform import fused_norm_rope_hadamard_cast_store_kvcache_tl, hadamard, rotate
 from overrides.tilelang_ops.norm import norm_tl
 from overrides.tilelang_ops.store_kv_cache import store_kv_cache_tl
 
@@ -115,6 +115,36 @@ def test_hadamard(refs: Any, head_dim: int, scale: float) -> None:
     )
     exact = x.double() @ signs * scale
     assert ((out - exact).abs() <= exact.abs() * 2**-8 + x.double().abs().sum(-1, keepdim=True) * scale * 2**-22).all()
+
+
+def fp32_step(size: torch.Tensor) -> torch.Tensor:
+    """One unit in the last place of fp32 numbers of the magnitude ``size`` (fp64)."""
+    return torch.exp2(torch.frexp(size)[1].double() - 24)
+
+
+@pytest.mark.parametrize("neox", [False, True])
+@pytest.mark.parametrize("conjugate", [False, True])
+def test_rope_is_within_two_units_in_fp32(neox: bool, conjugate: bool) -> None:
+    """Of the operands' size, as differences cancel, and of the exact result where they do not."""
+    x, positions = torch.randn(400, 2, 64).bfloat16(), torch.arange(400, dtype=torch.int32)
+    angle = torch.rand(400, 32) * 6.3
+    cossin = torch.cat((angle.cos(), angle.sin()), 1)
+    error = (rotate(x, cossin, neox, conjugate) - exact_rope(x, positions, cossin, neox, conjugate)).abs()
+    size = exact_rope(x.abs(), positions, cossin.abs(), neox, True).abs()
+    other = exact_rope(x.abs(), positions, cossin.abs(), neox, False).abs()
+    assert (error <= 2 * fp32_step(torch.where(size > other, size, other))).all()
+    assert (error <= fp32_step(torch.where(size > other, size, other))).double().mean() > 0.99
+
+
+@pytest.mark.parametrize("head_dim", [128, 512])
+def test_hadamard_is_within_two_units_in_fp32(head_dim: int) -> None:
+    """Of the size of the sum without its signs, the largest that the butterflies meet."""
+    x = torch.randn(300, head_dim).bfloat16() * torch.exp2(torch.randint(-9, 9, (300, head_dim)).float()).bfloat16()
+    signs = torch.tensor(
+        [[(-1.0) ** (i & j).bit_count() for j in range(head_dim)] for i in range(head_dim)], dtype=torch.float64
+    )
+    error = (hadamard(x, 0.0883883) - x.double() @ signs * 0.0883883).abs()
+    assert (error <= 2 * fp32_step(x.double().abs().sum(1, keepdim=True) * 0.0883883)).all()
 
 
 @pytest.mark.parametrize("head_dim", [128, 512])
@@ -307,8 +337,7 @@ def test_cost_does_not_grow_with_the_cache(refs: Any) -> None:
     small, large = (
         (x, None, None, None, None, None, None, None, make_cache(layout, blocks, 8), slots) for blocks in (4, 64)
     )
-    assert new_bytes(kernel, *small) == new_bytes(kernel, *large)
-    assert count_ops(kernel, *small) == count_ops(kernel, *large)
+    assert work(kernel, *small) == work(kernel, *large)
 
 
 def test_refuses_a_split_rope_table_and_other_shapes(refs: Any) -> None:

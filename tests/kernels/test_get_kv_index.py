@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import check_kernel, guard, new_bytes, wide_ops
+from harness import Work, check_kernel, guard, wide_ops, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,13 +84,13 @@ def test_any_ring(block_size: int, width: int, pairs: list[Pair]) -> None:
 
 
 def test_cost_does_not_grow_with_the_tables() -> None:
-    def cost(blocks: int) -> int:
+    def cost(blocks: int) -> Work:
         args = (
             torch.zeros(3, 2, dtype=torch.int32),
             torch.empty(3, 64, dtype=torch.int32),
             torch.zeros(blocks, dtype=torch.int32),
         )
-        return new_bytes(load_kv_index_tl(64, 32, True), *args)
+        return work(load_kv_index_tl(64, 32, True), *args)
 
     assert cost(64) == cost(1024)
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from harness import (
+    Kernel,
+    Work,
     check_fake,
     check_fullgraph,
     check_kernel,
@@ -21,6 +23,7 @@ from harness import (
     run_guarded,
     storage_bytes,
     wide_ops,
+    work,
 )
 
 
@@ -143,3 +146,23 @@ def sums_in_64_bits(x: torch.Tensor, y: torch.Tensor) -> None:
 
 def test_wide_ops_are_found() -> None:
     assert wide_ops(sums_in_64_bits, *arguments()) == ["aten.sum.dim_IntList"]
+
+
+def test_work_tells_a_kernel_that_looks_at_a_whole_cache() -> None:
+    def rows_only(cache: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> None:
+        cache.index_put_((slots,), rows + cache.index_select(0, slots))
+        cache[:2].copy_(rows)
+
+    def all_of_it_in_place(cache: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> None:
+        rows_only(cache, rows, slots)
+        cache.mul_(1)
+
+    def all_of_it_read(cache: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> None:
+        rows.add_(cache.amax())
+
+    def cost(kernel: Kernel, slots: int) -> Work:
+        return work(kernel, torch.zeros(slots, 4), torch.ones(2, 4), torch.tensor([3, 1], dtype=torch.int32))
+
+    assert cost(rows_only, 4) == cost(rows_only, 64)
+    for kernel in (all_of_it_in_place, all_of_it_read):
+        assert cost(kernel, 64).touched - cost(kernel, 4).touched >= 60 * 16

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import check_kernel, guard, new_bytes, wide_ops
+from harness import Work, check_kernel, guard, wide_ops, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,11 +59,9 @@ def test_pools(slots: list[int], nextn: int, has_index: bool, has_confidence: bo
 
 
 def test_cost_does_not_grow_with_the_pool() -> None:
-    def cost(rows: int) -> int:
+    def cost(rows: int) -> Work:
         values = (ints([1]), ints([[5, 6]]), torch.randn(1, 2, 8), None, None)
-        return new_bytes(
-            store_mtp_info_tl(2, 8, False, False), *values, ints([0] * rows), torch.zeros(rows, 8), None, None
-        )
+        return work(store_mtp_info_tl(2, 8, False, False), *values, ints([0] * rows), torch.zeros(rows, 8), None, None)
 
     assert cost(16) == cost(256)
 

@@ -224,7 +224,10 @@ def test_refuses_what_ascend_refuses(changes: dict[str, Any]) -> None:
 
 def test_op_counts() -> None:
     x, y, weight = torch.randn(1, 3, 128).bfloat16(), torch.zeros(1, 3, 128).bfloat16(), torch.randn(128).bfloat16()
-    assert len(count_ops(make_kernel(128), x, y, weight, x, x, x, x, x)) <= 8
+    # torch's norm is one op on a device that has it fused; here it is dispatched in eight.
+    names = count_ops(make_kernel(128), x, y, weight, x, x, x, x, x)
+    assert len(names) <= 8 + 1 and names.count("aten._to_copy.default") == 2
+    assert len(count_ops(make_kernel(128, out_scale=1.5), x, y, weight, x, x, x, x, x)) <= 10
     sf = make_sf(1, 3, 4, "packed")
     args = (x, y.to(torch.float8_e4m3fn), weight, x, torch.zeros_like(x), sf, x, torch.zeros_like(x))
     assert len(count_ops(make_kernel(128, residual=True, scales="packed", origin=True), *args)) <= 22

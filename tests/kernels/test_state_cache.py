@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import check_kernel, guard, new_bytes
+from harness import Work, check_kernel, guard, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,9 +55,9 @@ def test_a_stored_window_comes_back(infer: int, extra: int, last: int) -> None:
 
 @pytest.mark.parametrize("factory", [select_state_slice_tl, load_state_to_cache_tl])
 def test_cost_does_not_grow_with_the_cache(factory: Callable[..., Any]) -> None:
-    def cost(store: int) -> int:
+    def cost(store: int) -> Work:
         args = (torch.zeros(2, 8, 4, dtype=torch.uint8), torch.zeros(2, store, 4, dtype=torch.uint8), 5)
-        return new_bytes(factory(store, 8, 2, 4), *args)
+        return work(factory(store, 8, 2, 4), *args)
 
     assert cost(16) == cost(256)
 

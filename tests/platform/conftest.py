@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -13,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from filelock import FileLock
 
+from porter.demo.workspace import add_extension, workspace_root
 from porter.seams import api
 from tests.platform.support import tree
 
@@ -37,40 +36,10 @@ def applied(tmp_path_factory: pytest.TempPathFactory, source_root: Callable[[str
 
 
 @pytest.fixture(scope="session")
-def engine(applied: Path, pytestconfig: pytest.Config) -> Path:
-    """``applied`` with its extension built by upstream's own command. A build of the same sources is taken again."""
-    folder = f"deepinfer/_so/neuron-{os.uname().machine}"
-    store = pytestconfig.cache.mkdir(f"neuron-extension-{_build_key(applied)}")  # type: ignore[union-attr]
-    with FileLock(store / "lock"):
-        built = sorted(store.glob("_C.*.so"))
-        if not built:
-            done = build(applied)
-            assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-            for library in (applied / folder).glob("_C.*.so"):
-                shutil.copy2(library, store)
-            built = sorted(store.glob("_C.*.so"))
-    (applied / folder).mkdir(parents=True, exist_ok=True)
-    for library in built:
-        shutil.copy2(library, applied / folder)
+def engine(applied: Path) -> Path:
+    """``applied`` with its extension, built by upstream's own command or taken from a build of the same sources."""
+    add_extension(applied, workspace_root())
     return applied
-
-
-def build(checkout: Path) -> subprocess.CompletedProcess[str]:
-    """``python setup.py build_ext --inplace``, on two cores at most."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**environ("cpu"), "MAX_JOBS": "2", "PATH": path}
-    command = [sys.executable, "setup.py", "build_ext", "--inplace"]
-    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
-
-
-def _build_key(checkout: Path) -> str:
-    import torch
-
-    digest = hashlib.sha256(f"{torch.__version__} {sys.version}".encode())
-    for path in sorted([*(checkout / "csrc").rglob("*"), checkout / "setup.py", checkout / "setup_neuron.py"]):
-        if path.is_file():
-            digest.update(path.relative_to(checkout).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def environ(device: str | None, **changes: str) -> dict[str, str]:

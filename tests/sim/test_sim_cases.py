@@ -19,7 +19,19 @@ def test_there_are_cases() -> None:
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_case_file(path: Path) -> None:
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, "-o", "python_files=case_*.py", "--no-header", str(path))
+    done = run(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        PLUGIN,
+        "-o",
+        "python_files=case_*.py",
+        "--no-header",
+        str(path),
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
     assert " skipped" not in done.stdout

@@ -50,6 +50,9 @@ def element_rows(table: torch.Tensor, index: torch.Tensor, length: torch.Tensor 
         # What does not count may hold NaN, which no weight undoes: take a row instead that is attended to anyway.
         other = place.masked_fill(dropped, 0).amax(1, keepdim=True)
         place = torch.where(dropped, other, place)
+    if place.numel() > table.shape[0]:
+        # Rows are taken several times each: widened once, before that.
+        table = table.to(torch.float32)
     return KeyRows(table, place, dropped)
 
 

@@ -55,7 +55,7 @@ def prefill(
     factor = _norm_factor(q, rms_norm_eps) if enable_q_norm else None
     query, angles = _rotated_query(q, token_positions, cos_sin_cache)
     out, largest, lse = attend(query, (rows,), sm_scale, d_v, attn_sink, factor, torch.float32)
-    return *_cast_output(_rotate(out, *angles, inverse=True), n_wv_group), largest, lse
+    return *_cast_output(_rotated(out, *angles, inverse=True), n_wv_group), largest, lse
 
 
 def decode(
@@ -94,7 +94,7 @@ def decode(
     factor = _norm_factor(q, rms_norm_eps) if enable_q_norm else None
     query, angles = _rotated_query(q, token_positions, cos_sin_cache)
     out, _, lse = attend(query, sources, sm_scale, d_v, attn_sink, factor, torch.float32)
-    return *_cast_output(_rotate(out, *angles, inverse=True), n_wv_group), lse
+    return *_cast_output(_rotated(out, *angles, inverse=True), n_wv_group), lse
 
 
 def permute_q_b_proj(
@@ -160,17 +160,15 @@ def _rotated_query(
     heads, d = q.shape[1:]
     plain = q.reshape(-1, d // _QUERY_CHUNK, heads, _QUERY_CHUNK).transpose(1, 2).reshape(-1, heads, d)
     cos, sin = cos_sin_cache.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)
-    return _rotate(plain.to(torch.float32), cos, sin).to(torch.bfloat16), (cos, sin)
+    return _rotated(plain.to(torch.float32), cos, sin).to(torch.bfloat16), (cos, sin)
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool = False) -> torch.Tensor:
-    """Rotate the last 64 of fp32 ``x`` [s, h, d] in place, neighbours paired, by the angles or their negatives."""
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool = False) -> torch.Tensor:
+    """fp32 ``x`` [s, h, d], its last 64 rotated, neighbours paired, by the angles or their negatives."""
     first, second = x[..., -_ROPE_DIM::2], x[..., 1 - _ROPE_DIM :: 2]
     sign = -1.0 if inverse else 1.0
-    turned = torch.addcmul(second * cos, first, sin, value=sign)
-    first.copy_(torch.addcmul(first * cos, second, sin, value=-sign))
-    second.copy_(turned)
-    return x
+    turned = torch.addcmul(first * cos, second, sin, value=-sign), torch.addcmul(second * cos, first, sin, value=sign)
+    return torch.cat((x[..., :-_ROPE_DIM], torch.stack(turned, -1).flatten(-2)), -1)
 
 
 def _cast_output(out: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:

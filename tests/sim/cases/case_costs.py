@@ -202,3 +202,15 @@ def test_journal_sums_calls() -> None:
     data = journal.to_dict()
     assert list(data) == ["add_tl", "broken_tl"] and data["add_tl"]["operators_a_call"] == 2
     assert "SIM104" in journal.render() and "estimate" in journal.render()
+
+
+def test_operators_with_a_kernel_of_their_own_are_not_composed() -> None:
+    x, ends = torch.ones(4, 8, dtype=torch.bfloat16, device=D), torch.tensor([1, 4], dtype=torch.int32).to(D)
+    weights = torch.ones(2, 8, 8, dtype=torch.bfloat16, device=D)
+    with sim.record() as recording:
+        torch.nn.functional.pad(x, (1, 2))
+        x.repeat(2, 2)
+        x.masked_fill(x > 0, 2.0)
+        torch._grouped_mm(x, weights, ends)
+    expected = {"constant_pad_nd": 1, "repeat": 1, "gt": 1, "masked_fill": 1, "_grouped_mm": 1}
+    assert dict(recording.cost.by_operator) == expected and recording.cost.round_trips == 0

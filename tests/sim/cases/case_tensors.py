@@ -350,3 +350,15 @@ def test_random_writes_equal_the_cpu() -> None:
                 torch.clamp(v, -3, 3, out=v)
         assert views[0].stride() == views[1].stride() and views[0].storage_offset() == views[1].storage_offset()
     assert torch.equal(device.cpu(), host)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bfloat16, torch.float32, torch.bool])
+@pytest.mark.parametrize("number", [1, 1.5, True])
+def test_numbers_promote_as_numbers(dtype: torch.dtype, number: float) -> None:
+    for shape in ((), (2,)):
+        host = torch.ones(shape, dtype=dtype)
+        device = host.to(D)
+        for function in (torch.add, torch.mul, torch.pow):
+            assert function(device, number).dtype == function(host, number).dtype, (function, shape)
+        assert (number + device).dtype == (number + host).dtype
+        assert torch.where(device > 0, device, number).dtype == torch.where(host > 0, host, number).dtype

@@ -103,7 +103,9 @@ def test_few_blocks_give_what_many_do(
         results.append(out)
     for few_blocks, many in zip(*results, strict=True):
         torch.testing.assert_close(few_blocks, many, rtol=2**-7 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
-        assert bool((few_blocks[owner < 0] == (0 if dtype == torch.bfloat16 or few_blocks is results[0][1] else 7)).all())
+        assert bool(
+            (few_blocks[owner < 0] == (0 if dtype == torch.bfloat16 or few_blocks is results[0][1] else 7)).all()
+        )
     plain = a8.float().unflatten(1, (-1, 32)).mul(sf.unsqueeze(-1)).flatten(1)
     weight = decode(b8).unflatten(2, (-1, 32)).mul(sf_b.unsqueeze(-1)).flatten(2)
     for row in (owner >= 0).nonzero().flatten().tolist():

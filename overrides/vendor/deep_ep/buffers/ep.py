@@ -425,6 +425,7 @@ class EPBuffer(BufferBase):
                 place.slots = (
                     _plain_order(route.outside, done.num_recv_tokens)[0] if route.received is None else route.received
                 )
+                # NEURON: 64-bit upstream's choices are int64, as the caller's are
                 recv_topk = _own_choices(route).index_select(0, place.slots).to(topk_idx.dtype)
                 recv_weights = None if topk_weights is None else _like(place.rows(parts[-1]), topk_weights)
             recv_x = _like(place.rows(parts[0]), data)

@@ -86,6 +86,7 @@ def moe_topk_gate_forward(
     weight = weight.div_(weight.sum(1, keepdim=True).add_(1e-20)).mul_(routed_scaling_factor)
     if unmapped_topk_idx is not None:
         kept = logical if drawn is None else logical.masked_fill(drawn, -1)
+        # NEURON: 64-bit upstream's experts are int64
         unmapped_topk_idx.copy_(kept if absent is None else kept.masked_fill(absent, -1))
     if scores is not None:
         silent = absent if drawn is None else drawn if absent is None else drawn | absent
@@ -109,6 +110,7 @@ def moe_topk_gate_forward(
     if out is None:
         # NEURON: 64-bit upstream's experts are int64
         return experts.to(torch.int64), weight
+    # NEURON: 64-bit upstream's experts are int64
     out[0].copy_(experts)
     out[1].copy_(weight)
     return out

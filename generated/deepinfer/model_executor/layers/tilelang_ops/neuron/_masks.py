@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import torch
 
+from ._constants import Scalars
+
+_SCALARS = Scalars(1, 31)
+
 
 def at_or_past(column: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
     """-1 where ``column >= length``, by the sign of their difference; both int32 and at least 0."""
-    return ((length - 1) - column).bitwise_right_shift_(31)
+    is_ = _SCALARS.beside(column)
+    return ((length - is_[1]) - column).bitwise_right_shift_(is_[31])
 
 
 def negative(value: torch.Tensor) -> torch.Tensor:
     """-1 where ``value`` (int32) is below 0."""
-    return value >> 31
+    return value >> _SCALARS.beside(value)[31]

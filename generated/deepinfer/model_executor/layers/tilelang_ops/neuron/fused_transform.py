@@ -14,7 +14,7 @@ from neuron_numerics import e2m1
 from neuron_numerics.casts import quantise_groups
 from neuron_numerics.formats import quant_format
 from ._cache_rows import join_rows, scatter_bytes
-from ._rms import normalise
+from ._rms import normalise_bf16
 
 _FP32_MIN_NORMAL = 2.0**-126
 
@@ -99,14 +99,14 @@ def fused_norm_rope_hadamard_cast_store_kvcache_tl(num_heads: int, head_dim: int
         out = out_bf16.view(rows.shape) if return_bf16 and out_bf16 is not None else None
         if do_norm:
             assert weight is not None
-            rows = normalise(rows, weight, norm_eps).to(torch.bfloat16)
+            rows = normalise_bf16(rows, weight, norm_eps)
         if out is not None and bf16_stage == "norm":
             out.copy_(rows)
         transformed = out if out is not None and bf16_stage not in ("norm", "cast_back") else None
         if do_rope:
             assert sin is None and positions is not None and cossin is not None and cossin.dtype == torch.float32
             assert cossin.shape[1] == rotary_dim, f"{cossin.shape=} {rotary_dim=}"
-            turned = _rotate(rows[..., rope_offset:], cossin.index_select(0, positions), is_neox, conjugate)
+            turned = rotate(rows[..., rope_offset:], cossin.index_select(0, positions), is_neox, conjugate).bfloat16()
             if rope_offset == 0:
                 rows = turned
             elif transformed is not None and not do_hadamard:
@@ -115,7 +115,8 @@ def fused_norm_rope_hadamard_cast_store_kvcache_tl(num_heads: int, head_dim: int
             else:
                 rows = torch.cat((rows[..., :rope_offset], turned), dim=2)
         if do_hadamard:
-            rows = _hadamard(rows, hadamard_scale)
+            turned = hadamard(rows.flatten(0, 1), hadamard_scale)
+            rows = turned.to(torch.bfloat16, memory_format=torch.contiguous_format).view(rows.shape)
         if transformed is not None:
             transformed.copy_(rows)
         if fmt is None:
@@ -146,8 +147,8 @@ def fused_norm_rope_hadamard_cast_store_kvcache_tl(num_heads: int, head_dim: int
     return fused_norm_rope_hadamard_cast_store_kvcache
 
 
-def _rotate(x: torch.Tensor, cossin: torch.Tensor, is_neox: bool, conjugate: bool) -> torch.Tensor:
-    """Turn the pairs of ``x`` [n, heads, rotary_dim] bf16 by the angles of ``cossin`` [n, rotary_dim]; bf16, same shape."""
+def rotate(x: torch.Tensor, cossin: torch.Tensor, is_neox: bool, conjugate: bool) -> torch.Tensor:
+    """Turn the pairs of ``x`` [n, heads, rotary_dim] bf16 by the angles of ``cossin`` [n, rotary_dim]; fp32, same shape."""
     half = x.shape[2] // 2
     sizes, pair = ((2, half), 2) if is_neox else ((half, 2), 3)
     cos, sin = cossin.unsqueeze(1).split(half, dim=2)
@@ -156,21 +157,21 @@ def _rotate(x: torch.Tensor, cossin: torch.Tensor, is_neox: bool, conjugate: boo
     rows = x.to(torch.float32)
     one, other = rows.unflatten(2, sizes).unbind(pair)
     crossed = torch.stack((other, one), dim=pair).flatten(2).mul_(torch.stack((first, second), dim=pair).flatten(2))
-    return rows.mul_(torch.stack((cos, cos), dim=pair).flatten(2)).add_(crossed).to(torch.bfloat16)
+    return rows.mul_(torch.stack((cos, cos), dim=pair).flatten(2)).add_(crossed)
 
 
-def _hadamard(x: torch.Tensor, scale: float) -> torch.Tensor:
-    """Walsh-Hadamard transform of the last axis of ``x`` [n, heads, d], fp32 butterflies of rising distance; bf16, same shape.
+def hadamard(x: torch.Tensor, scale: float) -> torch.Tensor:
+    """Walsh-Hadamard transform of the rows ``x`` [n, d] bf16, in fp32 butterflies of rising distance: fp32 [n, d], column-major.
 
     Each step sends the sums of neighbours to the first half and their differences to the second, which turns the index's bits
     round once after log2(d) steps, and leaves every sum in the order of the in-place transform.
     """
-    size = x.shape[2]
-    now = x.flatten(0, 1).t().to(torch.float32, memory_format=torch.contiguous_format)
+    size = x.shape[1]
+    now = x.t().to(torch.float32, memory_format=torch.contiguous_format)
     following = torch.empty_like(now)
     for _ in range(size.bit_length() - 1):
         even, odd = now.unflatten(0, (-1, 2)).unbind(1)
         torch.add(even, odd, out=following[: size // 2])
         torch.sub(even, odd, out=following[size // 2 :])
         now, following = following, now
-    return now.mul_(scale).t().to(torch.bfloat16, memory_format=torch.contiguous_format).view(x.shape)
+    return now.mul_(scale).t()

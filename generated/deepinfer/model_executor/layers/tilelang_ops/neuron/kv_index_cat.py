@@ -30,6 +30,7 @@ def kv_index_cat_tl(dtype: str, window_size: int, topk_tokens: int, out_stride: 
             kv_ca_index.shape == kv_ca_index_out.shape and kv_ca_index.shape[1] == topk_tokens
         ), f"{kv_ca_index.shape=} {topk_tokens=}"
         kv_index_out.copy_(kv_index)
-        kv_ca_index_out.copy_(kv_ca_index).add_((kv_ca_index != -1).to(torch.int32), alpha=total_k_swa + total_k)
+        valid = (kv_ca_index != -1).to(torch.int32)
+        kv_ca_index_out.copy_(torch.add(kv_ca_index, valid, alpha=total_k_swa + total_k))
 
     return kv_index_cat

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 import torch
 from ._inverse_cdf import sample
-from ._splitmix import add, mix, sequence, split, spread
+from ._splitmix import GOLDEN, add, flipped, mix, streams, words_of
 
 
 def random_sampling_tl(vocab_size: int, is_nextn_predict: bool) -> Any:
     """Factory of draws weighted by ``probs``; ``is_nextn_predict`` selects the stream of residual draws."""
     assert vocab_size > 0, f"expected a positive vocabulary, got {vocab_size}"
     case = 1 if is_nextn_predict else 0
+    stream = streams((case, 0), (case, 13))
 
     def random_sampling(
         probs: torch.Tensor, seq_seeds: torch.Tensor, sample_positions: torch.Tensor, out: torch.Tensor
@@ -29,6 +30,7 @@ def random_sampling_tl(vocab_size: int, is_nextn_predict: bool) -> Any:
         assert (
             seq_seeds.shape == sample_positions.shape == out.shape == (n,)
         ), f"{seq_seeds.shape=} {sample_positions.shape=}"
-        out.copy_(sample(probs, mix(add(split(seq_seeds), spread(sequence(sample_positions, case))))))
+        number, moved = stream.of(flipped(sample_positions)).view(-1, 2, 2).unbind(1)
+        out.copy_(sample(probs, mix(add(words_of(seq_seeds), number ^ moved, GOLDEN))))
 
     return random_sampling

@@ -35,9 +35,10 @@ def prepare_verification_metadata_tl(num_steps: int) -> Any:
             local_step.zero_()
             is_verify.zero_()
             return
-        torch.sub(count_at_or_before(ftp, total_q), 1, out=row_to_req)
+        # The first request begins at row 0, so its start is not counted.
+        row_to_req.copy_(count_at_or_before(ftp[1:], total_q))
         torch.sub(row, ftp.index_select(0, row_to_req), out=local_step)
-        torch.lt(row, (ftp + seqlen_q).sub_(1).index_select(0, row_to_req), out=is_verify)
+        torch.lt(local_step, (seqlen_q - 1).index_select(0, row_to_req), out=is_verify)
 
     return prepare_verification_metadata
 
@@ -98,9 +99,16 @@ def map_lookup_tl(
             assert key is not None
             out.copy_(value.masked_fill(key != query, missing).amax(1, keepdim=True))
             return
+        rows, stride = query.shape[0], value.stride(0)
+        if rows == 0:
+            return
+        # The rows as one, whatever lies between them.
+        cells = value.as_strided(((rows - 1) * stride + force_topk,), (1,))
+        assert cells.shape[0] < 1 << 31, f"{rows} rows {stride} elements apart exceed an int32 index"
         column = query.clamp(0, force_topk - 1)
-        row = torch.arange(query.shape[0], dtype=torch.int32, device=query.device).unsqueeze(1)
-        out.copy_(value[row, column].masked_fill_(column != query, missing))
+        row = torch.arange(rows, dtype=torch.int32, device=query.device).unsqueeze(1)
+        place = torch.add(column, row, alpha=stride).view(-1)
+        out.copy_(cells.index_select(0, place).unsqueeze(1).masked_fill_(column != query, missing))
 
     return map_lookup
 
