@@ -35,6 +35,9 @@ class Soak:
     def __init__(self, llm: Any) -> None:
         self._llm = llm
         self._engine = llm.llm_engine
+        caches = self._engine.driver_worker.cache_engine
+        for cache in (caches.gpu_blocks, caches.gpu_states):
+            cache.zero_()  # as they are; from here on all of their pages are resident, not only those used so far
 
     def together(self, requests: list[dict[str, Any]], in_flight: int, seed: int) -> dict[str, Any]:
         """All requests, up to ``in_flight`` in the engine at once, arriving in bursts; what each gave, and the memory.
