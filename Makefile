@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
-.PHONY: sync check test e2e e2e-long verify lint bench bench-engine clean
+.PHONY: sync check test e2e e2e-long verify verify-sim sim-2.13 lint bench bench-engine clean
 
 $(STAMP)-tool: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,6 +39,16 @@ e2e-long: $(STAMP)-test
 # Upstream's own kernel tests on the emitted backend.
 verify: $(STAMP)-test
 	$(BIN)/porter verify --jobs $(JOBS)
+
+# The same on the simulated device, with its findings and costs.
+verify-sim: $(STAMP)-test
+	$(BIN)/porter verify --device sim --jobs $(JOBS)
+
+# The simulated device on the torch release before, in an environment of its own.
+sim-2.13:
+	test -x .venv-2.13/bin/python || $(PYTHON) -m venv .venv-2.13
+	.venv-2.13/bin/python -m pip --disable-pip-version-check install --quiet 'torch==2.13.*' numpy pytest
+	PYTHONPATH=. OMP_NUM_THREADS=1 .venv-2.13/bin/python -m pytest -p no:cacheprovider tests/sim/test_sim_cases.py
 
 lint: $(STAMP)-test
 	$(BIN)/ruff check porter overrides tests benchmarks

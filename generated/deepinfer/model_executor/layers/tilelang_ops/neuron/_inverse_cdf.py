@@ -58,10 +58,11 @@ def scaled_target(draw: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     draw_low, draw_high = draw.unbind(1)
     number_low = torch.add(low, high, alpha=1 << _LOW_BITS)
     number_high = (low >> is_[_LOW_BITS]).add_(high).bitwise_right_shift_(is_[32 - _LOW_BITS])
-    words = torch.stack((draw_low & is_[~0x7FF], draw_high, number_low, number_high), 1)
-    fraction, number = words.view(torch.uint8).int().view(-1, 2, 8).unbind(1)
-    # A row of the table, one place longer than its neighbour, moves one place to the right: columns become diagonals.
-    products = torch.constant_pad_nd(fraction.unsqueeze(2) * number.unsqueeze(1), (0, 9))
+    none = torch.zeros_like(draw_low)
+    words = torch.stack((draw_low & is_[~0x7FF], draw_high, number_low, number_high, none, none, none), 1)
+    parts = words.view(torch.uint8).int()
+    # Nine zeros behind each row's products move it, beside its neighbour, one place to the right: columns become diagonals.
+    products = parts[:, :8].unsqueeze(2) * parts[:, 8:25].unsqueeze(1)
     diagonals = products.view(-1, 136)[:, :128].view(-1, 8, 8, 2).sum(1, dtype=torch.int32)
     even, odd = diagonals.unbind(2)
     w0, w1, w2, w3, w4, w5, w6, w7 = torch.add(even, odd, alpha=1 << 8).unbind(1)
@@ -86,7 +87,7 @@ def sample(weights: torch.Tensor, draw: torch.Tensor) -> torch.Tensor:
     blocks = -(-width // size)
     assert blocks <= _MAX_TERMS, f"expected at most {_MAX_TERMS * _MAX_TERMS} columns, got {width}"
     if width < blocks * size:
-        weights = torch.constant_pad_nd(weights, (0, blocks * size - width))
+        weights = torch.cat((weights, weights.new_zeros(rows, blocks * size - width)), 1)
 
     cells = _fixed_point(weights)
     sums = cells.view(2, rows, blocks, size).sum(3, dtype=torch.int32)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 import torch
-from ._segments import count_at_or_before
 
 DRAFT_POS_HASH_MUL = 10000019
 
@@ -24,7 +23,7 @@ def prepare_verification_metadata_tl(num_steps: int) -> Any:
         local_step: torch.Tensor,
         is_verify: torch.Tensor,
     ) -> None:
-        """``ftp``, ``seqlen_q``: [req_cnt] int32, first row and number of rows of each request, packed in order.
+        """``ftp``, ``seqlen_q``: [req_cnt] int32, first row and number of rows of each request, packed in order, total_q rows.
 
         Written: ``row_to_req``, ``local_step`` [total_q] int32, ``is_verify`` [total_q] bool (not a request's last row).
         """
@@ -35,8 +34,7 @@ def prepare_verification_metadata_tl(num_steps: int) -> Any:
             local_step.zero_()
             is_verify.zero_()
             return
-        # The first request begins at row 0, so its start is not counted.
-        row_to_req.copy_(count_at_or_before(ftp[1:], total_q))
+        row_to_req.copy_(torch.repeat_interleave(seqlen_q, output_size=total_q))
         torch.sub(row, ftp.index_select(0, row_to_req), out=local_step)
         torch.lt(local_step, (seqlen_q - 1).index_select(0, row_to_req), out=is_verify)
 

@@ -37,7 +37,6 @@ def apply_token_bitmask_by_step_inplace_tl(vocab_size: int, has_ftp: bool) -> An
         count = indices.shape[0]
         if count == 0:
             return
-        scores = logits[:, :vocab_size]
         request = indices
         device = logits.device
         if has_ftp:
@@ -51,7 +50,7 @@ def apply_token_bitmask_by_step_inplace_tl(vocab_size: int, has_ftp: bool) -> An
             # A request with too few rows repeats what the first other one writes; with no other, row 0 as it is.
             place = torch.arange(count, dtype=torch.int32, device=device)
             fits = negative(row - end)
-            first = ((place & fits) | (~fits & count)).amin()
+            first = ((place & fits) | (~fits & count)).amin(0, keepdim=True)
             source = torch.where(fits != 0, place, first).clamp_(max=count - 1)
             request = request.index_select(0, source)
             nothing = negative((count - 1) - first)
@@ -64,8 +63,12 @@ def apply_token_bitmask_by_step_inplace_tl(vocab_size: int, has_ftp: bool) -> An
         if has_ftp:
             forbidden.bitwise_and_(~nothing)
         # Bits of -inf where forbidden, of the score elsewhere: score ^ ((score ^ -inf) & forbidden).
-        bits = scores.index_select(0, row).view(torch.int32)
-        bits.bitwise_xor_((bits ^ _NEGATIVE_INFINITY).bitwise_and_(forbidden.view(count, vocab_size)))
-        scores.index_put_((row,), bits.view(torch.float32))
+        bits = logits.index_select(0, row).view(torch.int32)
+        forbidden = forbidden.view(count, vocab_size)
+        if logits.shape[1] > vocab_size:
+            # Whole rows are written, as a part of a row is no row of the buffer.
+            forbidden = torch.cat((forbidden, forbidden.new_zeros(count, logits.shape[1] - vocab_size)), 1)
+        bits.bitwise_xor_((bits ^ _NEGATIVE_INFINITY).bitwise_and_(forbidden))
+        logits.index_put_((row,), bits.view(torch.float32))
 
     return apply_token_bitmask_by_step_inplace
