@@ -26,6 +26,7 @@ class Constant:
         if found is not None:
             return found
         # The one upload, at the first call on a device.
+        # NEURON: host sync once for each device: the values are uploaded and kept
         made = torch.tensor(self._values, dtype=self._dtype, device=tensor.device)
         if _plain(tensor) and _plain(made):
             self._made[tensor.device] = made

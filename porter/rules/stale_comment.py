@@ -61,6 +61,7 @@ RULE = Rule(
         "# NEURON: host sync\nn = int(gather(x)[0].max())\n",
         "# NEURON: host sync\ny = table.index_select(0, place).to(x.device)\n",
         "import torch\n# NEURON: 64-bit: torch.gather takes no other index\ny = x.to(torch.int64)\n",
+        "import torch\n# NEURON: host sync once for each device\ny = torch.tensor([1, 2], device=x.device)\n",
         "# NEURON: 64-bit: upstream's are\nout.copy_(x)\n",
         "# NEURON: 64-bit: as the caller's are\ny = x.to(out.dtype)\n",
         "# A comment of another kind: NEURON has no host sync here.\ny = x + 1\n",

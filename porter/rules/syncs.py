@@ -65,8 +65,12 @@ def syncs(file: SourceFile) -> Iterator[Sync]:
             yield Sync(node, "a tensor in an f-string", "show its shape and dtype instead of its values")
 
 
+_UPLOADS = frozenset({"tensor", "as_tensor"})
+
+
 def possible_syncs(file: SourceFile) -> Iterator[cst.Call]:
-    """Calls that make the host wait if what they get is a tensor, or is moved to the host: nobody can tell from the text.
+    """Calls that make the host wait if what they get is a tensor, or is moved to the host, or that upload values of the host:
+    nobody can tell from the text.
 
     Not worth a finding, but reason enough for a comment that says so.
     """
@@ -75,6 +79,10 @@ def possible_syncs(file: SourceFile) -> Iterator[cst.Call]:
         if isinstance(node.func, cst.Name) and node.func.value in _CONVERSIONS:
             if any(file.value(one.value).tensor is None for one in node.args):
                 yield node
+        elif file.torch(node.func) in _UPLOADS and any(
+            one.keyword and one.keyword.value == "device" for one in node.args
+        ):
+            yield node
         elif word == "to" and owner is not None and any("device" in file.dotted(one.value) for one in node.args):
             yield node
 

@@ -26,7 +26,8 @@ class Constant:
         found = self._made.get(tensor.device) if _plain(tensor) else None
         if found is not None:
             return found
-        # NEURON: host sync, of the first call on a device: it is uploaded once and kept
+        # The one upload, at the first call on a device.
+        # NEURON: host sync once for each device: the values are uploaded and kept
         made = torch.tensor(self._values, dtype=self._dtype, device=tensor.device)
         if _plain(tensor) and _plain(made):
             self._made[tensor.device] = made
