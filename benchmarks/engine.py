@@ -6,7 +6,7 @@ One engine with the tiny checkpoint decodes at several batch sizes and contexts.
 into: medians, one thread. Operators are counted in one step more, with a dispatch mode: composite ones as what they are made of,
 views and bare allocations apart, by the kernel or vendor call in which the engine makes them. Each operator of work costs about
 60 us on the device, whatever the processor says here. ``peak`` is the resident memory at the height of a forward pass, less what
-is resident at the smallest cell.
+was resident before it.
 
 ``--reference``: a function of (model folder, batch, context) that returns tokens a second of another implementation in the same
 run; printed beside.
@@ -93,7 +93,6 @@ def measure(
 
 def table(speeds: Sequence[Mapping[str, Any]], counts: Sequence[Operators], others: Sequence[float | None]) -> str:
     """A line a cell."""
-    floor = min(case["peak_bytes"] for case in speeds)
     lines = [
         f"{'batch':>5} {'context':>7} {'tok/s':>7} {'other':>7} {'step ms':>8} {'fwd ms':>7} {'peak MiB':>8} "
         f"{'calls':>5} {'ops in':>6} {'a layer':>7} {'views':>6} {'ops out':>7}"
@@ -102,7 +101,7 @@ def table(speeds: Sequence[Mapping[str, Any]], counts: Sequence[Operators], othe
         lines.append(
             f"{count.batch:>5} {count.context:>7} {case['tokens_per_second']:>7.1f} "
             f"{'-' if other is None else format(other, '.1f'):>7} {1e3 * case['step_seconds']:>8.1f} "
-            f"{1e3 * case['forward_seconds']:>7.1f} {(case['peak_bytes'] - floor) / 2**20:>8.1f} "
+            f"{1e3 * case['forward_seconds']:>7.1f} {case['peak_bytes'] / 2**20:>8.1f} "
             f"{sum(count.calls.values()):>5} {count.total:>6} {count.total / layout.LAYERS:>7.0f} {count.views:>6} {count.own:>7}"
         )
     lines.append(

@@ -113,8 +113,8 @@ def _name(frame: FrameType) -> str:
 
 
 def step(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a decode step and of the model's forward in it, medians, the forward's peak of resident memory, and the
-    operators that one more step dispatches, by the kernel or vendor call they are made in."""
+    """Seconds of a decode step and of the model's forward in it, medians, what the forward's peak takes beside what was
+    resident before, and the operators that one more step dispatches, by the kernel or vendor call they are made in."""
     import statistics
 
     counted = _Counted()
@@ -126,10 +126,11 @@ def step(llm: Any, case: dict[str, Any]) -> dict[str, Any]:
         if len(starts) == case["steps"]:
             return counted(forward, named) if not counted.done else forward(**named)
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
+        resident = _status("VmRSS")
         starts.append(time.perf_counter())
         output = forward(**named)
         forwards.append(time.perf_counter() - starts[-1])
-        peaks.append(_peak())
+        peaks.append(_status("VmHWM") - resident)
         return output
 
     decode(llm, case["batch"], case["context"], case["steps"] + 3, look)
@@ -195,11 +196,12 @@ class _Counted:
         }
 
 
-def _peak() -> int:
+def _status(name: str) -> int:
+    """A number of bytes from this process's status."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("no VmHWM in /proc/self/status")
+    raise RuntimeError(f"no {name} in /proc/self/status")
 
 
 def _engine_line() -> str:
