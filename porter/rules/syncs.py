@@ -79,11 +79,10 @@ def possible_syncs(file: SourceFile) -> Iterator[cst.Call]:
         if isinstance(node.func, cst.Name) and node.func.value in _CONVERSIONS:
             if any(file.value(one.value).tensor is None for one in node.args):
                 yield node
-        elif file.torch(node.func) in _UPLOADS and any(
-            one.keyword and one.keyword.value == "device" for one in node.args
-        ):
-            yield node
-        elif word == "to" and owner is not None and any("device" in file.dotted(one.value) for one in node.args):
+        elif (
+            file.torch(node.func) in _UPLOADS
+            and any(one.keyword and one.keyword.value == "device" for one in node.args)
+        ) or (word == "to" and owner is not None and any("device" in file.dotted(one.value) for one in node.args)):
             yield node
 
 
