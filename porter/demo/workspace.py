@@ -21,6 +21,7 @@ from pathlib import Path
 
 from porter.config import ENGINE, Config
 from porter.demo.errors import BuildError, MissingPackagesError
+from porter.seams.model import ApplyPlan
 from porter.sources.cache import Cache, default_cache
 from porter.sources.progress import Progress, QuietProgress
 
@@ -100,9 +101,7 @@ def prepare(
     files = payload(config.out_path)
     root = root or workspace_root()
     root.mkdir(parents=True, exist_ok=True)
-    # What applying writes, so that a seam's edit counts as much as an emitted file.
-    changes = {change.path: change.after or b"" for change in api.plan(source.top, files).changes}
-    key = _digest({**changes, "/upstream": source.sha256.encode(), "/python": _interpreter().encode()})
+    key = checkout_key(api.plan(source.top, files), source.sha256)
     checkout = root / f"checkout-{key}"
     with Cache(root).hold(f"checkout-{key}", shown):
         if not checkout.is_dir():
@@ -110,6 +109,13 @@ def prepare(
                 _once(checkout, lambda folder: _applied(source.top, files, folder))
     add_extension(checkout, root, shown)
     return Workspace(root, checkout)
+
+
+def checkout_key(plan: ApplyPlan, upstream: str) -> str:
+    """Names the checkout that applying ``plan`` to the release of sha256 ``upstream`` makes: a seam's edit counts as much as an
+    emitted file."""
+    changes = {change.path: change.after or b"" for change in plan.changes}
+    return _digest({**changes, "/upstream": upstream.encode(), "/python": _interpreter().encode()})
 
 
 def add_extension(checkout: Path, root: Path, progress: Progress | None = None) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from porter.demo.api import DemoOptions, demo, render
 from porter.demo.engine import Engine
 from porter.demo.errors import BuildError, EngineError, MissingPackagesError
 from porter.demo.workspace import Workspace
+from porter.seams import api
+from porter.seams.registry import SEAMS
 from tests.e2e.conftest import ARGUMENTS, ROOT
 
 
@@ -52,13 +55,17 @@ def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_seam_is_another_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from porter import seams
-
-    before = workspaces._seams()
-    (tmp_path / "one_more.py").write_text("SEAM = None")
-    monkeypatch.setattr(seams, "__path__", [*seams.__path__, str(tmp_path)])
-    assert workspaces._seams() != before
+def test_another_seam_or_file_is_another_checkout(source_root: Callable[[str], Path]) -> None:
+    checkout, files = source_root("deepinfer"), {"deepinfer/neuron_ops/one.py": b"ONE = 1\n"}
+    plan = api.plan(checkout, files)
+    keys = {
+        workspaces.checkout_key(plan, "sha"),
+        workspaces.checkout_key(api.plan(checkout, files, seams=SEAMS[:-1]), "sha"),
+        workspaces.checkout_key(api.plan(checkout, {**files, "deepinfer/neuron_ops/two.py": b""}), "sha"),
+        workspaces.checkout_key(plan, "of another release"),
+    }
+    assert len(keys) == 4
+    assert workspaces.checkout_key(api.plan(checkout, files), "sha") in keys
 
 
 def test_a_failed_build_shows_the_compilers_words(tmp_path: Path) -> None:
