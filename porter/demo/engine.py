@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from porter.demo.dialogue import Dialogue
 from porter.demo.errors import EngineError
 from porter.demo.workspace import Target, Workspace
 
@@ -26,8 +22,6 @@ TARGET_ARGUMENTS: Mapping[Target, Mapping[str, Any]] = {
 }
 
 CHILD = Path(__file__).with_name("child.py")
-_LOG_LINES = 40
-_PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
@@ -83,22 +77,13 @@ class Engine:
         *,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._log = tempfile.NamedTemporaryFile(prefix="porter-demo-", suffix=".log")  # noqa: SIM115
-        commands_read, commands_write = os.pipe()
-        answers_read, answers_write = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(self.child), str(commands_read), str(answers_write)],
-            cwd=workspace.root,
-            env=workspace.environment(**(environment or {})),
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            pass_fds=(commands_read, answers_write),
+        self._dialogue = Dialogue(
+            [sys.executable, "-P", str(self.child)],
+            folder=workspace.root,
+            environment=workspace.environment(**(environment or {})),
+            name="porter-demo",
+            failure=lambda words: EngineError(f"the engine stopped:\n{words}", fix="read the lines above"),
         )
-        os.close(commands_read)
-        os.close(answers_write)
-        self._commands = os.fdopen(commands_write, "w", buffering=1)
-        self._answers = os.fdopen(answers_read)
         try:
             given = {**TARGET_ARGUMENTS[workspace.target], **arguments}
             self.seconds: float = self._ask({"model": str(model), "arguments": given})["seconds"]
@@ -120,33 +105,14 @@ class Engine:
 
     def log(self) -> str:
         """What the engine printed so far."""
-        return Path(self._log.name).read_text(errors="replace")
+        return self._dialogue.log()
 
     def _ask(self, command: Mapping[str, Any]) -> Mapping[str, Any]:
-        try:
-            self._commands.write(json.dumps(command) + "\n")
-            line = self._answers.readline()
-        except BrokenPipeError:
-            line = ""
-        answer: Mapping[str, Any] = json.loads(line) if line else {}
-        if line and "error" not in answer:
-            return answer
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_PATIENCE)
-        tail = "\n".join(self.log().splitlines()[-_LOG_LINES:])
-        raise EngineError(f"the engine stopped:\n{answer.get('error') or tail}", fix="read the lines above")
+        return self._dialogue.ask(command)
 
     def close(self) -> None:
         """Let the engine shut down, and wait for it. Safe to call twice."""
-        for pipe in (self._commands, self._answers):
-            with suppress(BrokenPipeError):
-                pipe.close()
-        try:
-            self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
+        self._dialogue.close()
 
     def __enter__(self) -> Self:
         return self

@@ -89,7 +89,7 @@ def moe_topk_gate_forward(
         # NEURON: 64-bit upstream's experts are int64
         unmapped_topk_idx.copy_(kept if absent is None else kept.masked_fill(absent, -1))
     if scores is not None:
-        silent = absent if drawn is None else drawn if absent is None else drawn | absent
+        silent = _either(absent, drawn)
         scores.copy_(plain if silent is None else plain.masked_fill(silent, 0.0))
 
     if shared:
@@ -119,6 +119,12 @@ def moe_topk_gate_forward(
 def moe_topk_gate(*args: object, **kwargs: object) -> tuple[torch.Tensor, torch.Tensor]:
     """``moe_topk_gate_forward`` under its older name."""
     return moe_topk_gate_forward(*args, **kwargs)  # type: ignore[arg-type]
+
+
+def _either(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+    if first is None or second is None:
+        return first if second is None else second
+    return first | second
 
 
 def _physical(

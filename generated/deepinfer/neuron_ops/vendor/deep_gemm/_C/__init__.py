@@ -478,7 +478,6 @@ def _row_blocks(grouped_layout: torch.Tensor, use_psum_layout: bool, groups: int
     alignment = get_mk_alignment_for_contiguous_layout()
     if rows == 0 or rows % alignment or rows // alignment > groups:
         return None
-    _check_layout(grouped_layout, use_psum_layout, groups, rows)
     if use_psum_layout:
         return blocks_of_psum(grouped_layout, alignment, rows)
     return blocks_of_rows(grouped_layout, alignment)
@@ -492,7 +491,6 @@ def _check_layout(grouped_layout: torch.Tensor, use_psum_layout: bool, groups: i
 
 def _row_groups(grouped_layout: torch.Tensor, use_psum_layout: bool, groups: int, rows: int) -> RowGroups:
     alignment = get_mk_alignment_for_contiguous_layout()
-    _check_layout(grouped_layout, use_psum_layout, groups, rows)
     if use_psum_layout:
         return groups_of_psum(grouped_layout, alignment, rows)
     return groups_of_rows(grouped_layout, alignment, groups)
